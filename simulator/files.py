@@ -42,9 +42,10 @@ def read_table(beside: str, table: str) -> list[dict[str, str]]:
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def read_words(beside: str, table: str) -> dict[str, str]:
-    """Return the second column of `table`.csv beside a module file, by every word of the first."""
-    return {word: row[1] for row in read_rows(beside, table)[1:] for word in row[0].split()}
+def read_words(kind: str) -> dict[str, str]:
+    """Return what the words of a kind mean, as `_words.csv` has them."""
+    rows = (row for row in read_table(__file__, "_words") if row["kind"] == kind)
+    return {word: row["meaning"] for row in rows for word in row["words"].split()}
 
 
 def data_folder(folder: str) -> Path:

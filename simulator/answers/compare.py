@@ -199,7 +199,7 @@ def _mechanism(name: str, part: str, sides: tuple[_Side, _Side]) -> str:
     wider = name == "precision" and scenario.precision not in NARROW
     if wider or (name == "zero_stage" and theirs.zero_stage <= mine.zero_stage):
         return ""
-    known = read_words(__file__, "mechanisms")
+    known = read_words("mechanisms")
     text = known.get(f"{name}.{part}") or known.get(name, "")
     sizes = {"data": theirs.data_parallel, "before": mine.data_parallel, "pipeline": theirs.pipeline_parallel}
     return text.format(**sizes)

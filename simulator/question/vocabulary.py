@@ -44,7 +44,7 @@ OPTIMIZERS: tuple[str, ...] = tuple(row["name"] for row in read_table(__file__, 
 
 def framework_hint(word: str) -> str:
     """Return `; write --framework ...` for the name of a trainer that is no framework's; else empty."""
-    meant = read_words(__file__, "trainers").get(word.strip().lower().replace("_", "-"), "")
+    meant = read_words("trainers").get(word.strip().lower().replace("_", "-"), "")
     return f"; write --framework {meant}" if meant else ""
 
 

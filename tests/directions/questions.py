@@ -127,6 +127,9 @@ QUESTIONS: dict[str, Question] = {
     "adapters": Question(MEGATRON, SIXTEEN | fields(lora_rank=16), FEW),
     "adapters in units": Question(TORCH, SIXTEEN | fields(lora_rank=16), FEW),
     "adapters of experts": Question(TORCH, SIXTEEN | fields(lora_rank=16), EXPERTS[:4], model="qwen3-30b-a3b"),
+    "adapters of linear mixers": Question(
+        TORCH, SIXTEEN | fields(lora_rank=16), (*EXPERTS[:4], EXPERTS[9]), model="qwen3-next-80b-a3b"
+    ),
     "fp8": Question(MEGATRON, SIXTEEN | fields(precision="fp8"), FEW),
     "fp8 experts": Question(TORCH, SIXTEEN | fields(precision="fp8"), EXPERTS, model="qwen3-30b-a3b"),
     "fp4": Question(MEGATRON, SIXTEEN | fields(precision="fp4"), FEW, hardware="mi355x"),
@@ -155,6 +158,7 @@ SHOWN_BY: dict[str, str] = {
     "communicator_buffer_mib": "npu",
     "quantising_bytes": "short adapters",
     "joint_adapters": "short adapters",
+    "shared_adapters": "adapters of linear mixers",
     "splits_last_backward": "dualpipev",
 }
 """The question that a switch is asked on besides, as something that it moves stays on all of its own."""

@@ -392,7 +392,7 @@ def dequantised_seconds(pricing: Pricing, work: Work) -> tuple[Array | float, Ar
     """Return the seconds in which each pass writes frozen weights of 4 bits in 16, or works for those of 8 (T6).
 
     bitsandbytes 0.50, `MatMul8bitLt`: inputs are cast to fp16, searched for outliers and quantised by row, integers
-    scaled and cast, the outliers' products added; the backward pass casts and scales the weight.
+    scaled and cast, outliers' products added; backward the weight is cast and scaled.
     """
     scenario, profile = pricing.scenario, pricing.scenario.framework
     if not profile.quantised_base:

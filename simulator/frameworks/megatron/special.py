@@ -177,8 +177,6 @@ _LARGEST_TABLE: Final = 262_144
 _LARGEST_HIDDEN: Final = 16_384
 _STEP: Final = re.compile(r"\d+(?:\.\d+)?[KMBT]?:(\d{1,9})", re.ASCII)
 _ALL: Final = 2**31  # limit of deferred micro batches where none is stated
-_CONTEXT_KINDS: Final = read_words(__file__, "_context")
-"""Exchanges by the names of Megatron (`--cp-comm-type`) and MindSpeed (`--context-parallel-algo`)."""
 
 
 def set_layout(arguments: Arguments, targets: Targets, layers: int | None, chunks: int) -> None:
@@ -537,7 +535,8 @@ def _set_context(arguments: Arguments, targets: Targets, layout: Layout) -> None
         return
     names = ("cp-comm-type", "context-parallel-algo")
     words = re.findall(r"[\w+]+", arguments.text("cp_communication", *names) or "")
-    kinds = {_CONTEXT_KINDS.get(word, "") for word in words}
+    known = read_words("context")
+    kinds = {known.get(word, "") for word in words}
     if len(kinds) > 1 or "" in kinds:
         message = f"context parallelism by {', '.join(sorted(set(words)))[:60]} is priced as a ring"
         arguments.remark("not-modelled", "warning", message, *names)

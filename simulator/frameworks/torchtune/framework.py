@@ -70,7 +70,7 @@ def read(arguments: Arguments, keys: Sequence[Key], recipe: str = "") -> Recipe:
     foreach = {"foreach_optimizer": str(not arguments.switch("foreach_optimizer", "optimizer.fused")).lower()}
     usual |= known.get("switches", {}) | (known.get("adapters", {}) if adapters else {})
     options = usual | foreach | named | _loss(arguments, adapters=adapters) | part(targets, "option")
-    layers = re.findall(r"\w+_proj", arguments.text("adapter_targets", "model.lora_attn_modules") or "")
+    layers = re.findall(r"[a-z]{1,9}_proj", arguments.text("adapter_targets", "model.lora_attn_modules") or "")
     if layers and adapters:
         layers += ["w1", "w2", "w3"] * (options["adapter_targets"] == "all")
         layers += ["head"] * arguments.switch("adapter_targets", "model.apply_lora_to_output")

@@ -29,7 +29,6 @@ _REENTRANT: Final = (
     *("use_reentrant_gc", "use_reentrant"),
 )
 _SAVED: Final = ("additional_target", "lora_modules_to_save", "modules_to_save")
-_ENDS: Final = read_words(__file__, "_ends")
 _ADAPTED: Final = ("lora_target", "lora_target_modules", "target_modules")
 _EVERY: Final = frozenset(("all", "all-linear", "all_linear"))
 _TOGETHER: Final = re.compile(r"\(([\w|]{1,80})\)_proj")
@@ -262,7 +261,7 @@ def peft_targets(arguments: Arguments, run: Recipe) -> Recipe:
     if run.lora_rank is None or any(name in each for name in ("lora_target", "target_m") for each in arguments.entries):
         return run
     family = models.load_model(run.model).architecture if run.model else "llama"
-    targets = read_words(__file__, "_peft").get(family, "")
+    targets = read_words("peft").get(family, "")
     if not targets:
         message = f"peft has no usual layers with adapters for {family}, and the run stops: name them"
         arguments.not_modelled(message, fix="target modules `all-linear`, for all linear layers")
@@ -282,10 +281,11 @@ def saved_modules(arguments: Arguments, rank: int | None, *named: str, wide: boo
     if rank is None or not names or "{" in text:
         arguments.forget("saved_modules")
         return {}
-    if other := next((name for name in names if name not in _ENDS), None):
+    known = read_words("ends")
+    if other := next((name for name in names if name not in known), None):
         message = f"{other[:40]}: of modules beside adapters only the input table and the output layer are priced"
         arguments.not_modelled(message, *named)
-    ends = {_ENDS[name] for name in names if name in _ENDS}
+    ends = {known[name] for name in names if name in known}
     own = arguments.has("additional_target") and not arguments.switch("parameter_dtype", "pure_bf16")
     chosen = {"saved_modules": "both" if len(ends) > 1 else next(iter(ends), "none")}
     return chosen | {"saved_modules_dtype": "fp32" if own or wide else "bf16"}

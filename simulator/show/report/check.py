@@ -414,7 +414,7 @@ _ORIGINS = ("setting", "value", "said by")
 def _said_by(origin: Origin) -> str:
     if origin.kind in ("framework", "stack", "hardware") and origin.where:
         return f"{one_line(origin.where)}'s default"
-    return one_line(origin.where) or read_words(__file__, "origins").get(origin.kind, origin.kind)
+    return one_line(origin.where) or read_words("origins").get(origin.kind, origin.kind)
 
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"

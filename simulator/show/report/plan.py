@@ -234,7 +234,7 @@ def plan_csv(plan: Plan, _shown: Presentation) -> str:
 
 def sweep_table(sweep: Sweep, shown: Presentation) -> str:
     """Return the outcomes of the questions, and the file of their rows."""
-    meanings = read_words(__file__, "outcomes")
+    meanings = read_words("outcomes")
     rows = [[name, say.grouped(count), meanings[name]] for name, count in sweep.outcomes.items()]
     table = shown.grid(["outcome", "questions", "what it means"], rows, (0, 2))
     idle = [f"{text}: {say.counted(count, 'question')}." for text, count in sweep.without_effect.items()]
