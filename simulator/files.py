@@ -43,7 +43,7 @@ def read_table(beside: str, table: str) -> list[dict[str, str]]:
 
 
 def read_words(kind: str) -> dict[str, str]:
-    """Return what the words of a kind mean, as `_words.csv` has them."""
+    """Return what the words of a kind in `_words.csv` mean."""
     rows = (row for row in read_table(__file__, "_words") if row["kind"] == kind)
     return {word: row["meaning"] for row in rows for word in row["words"].split()}
 

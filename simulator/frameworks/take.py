@@ -51,7 +51,7 @@ def part(targets: Mapping[str, Any], kind: str) -> dict[str, Any]:
 
 
 def places_of(layers: Collection[str]) -> str:
-    """Return the places of adapters on layers of these names, as `adapter_targets` has them; empty with others."""
+    """Return the value of `adapter_targets` for layers of these names; empty with others."""
     known = read_words("adapters")
     named = {place for name in layers for place in known.get(name, "").split("+")}
     return "" if "" in named else "+".join(place for place in dict.fromkeys(known.values()) if place in named)

@@ -202,7 +202,7 @@ def merges_experts(conditions: Conditions) -> bool:
 def adapts(conditions: Conditions, group: OperationGroup, name: str) -> bool:
     """Return whether the product of a weight has an adapter (M2).
 
-    peft 0.21 takes the names of networks beside merged experts for those of the experts, and gives them none.
+    peft 0.21 takes networks beside merged experts for those, and gives them none.
     """
     targets, plain = conditions.framework.adapter_targets, name.removeprefix("expert_").removeprefix("shared_")
     passed = ("false",) if name == "router" else ("false", "router") if name.startswith("expert_") else ()
@@ -212,7 +212,7 @@ def adapts(conditions: Conditions, group: OperationGroup, name: str) -> bool:
         return False
     if targets in ("all", "attention"):
         return (targets == "all" and name != "head") or group == "attention_projection"
-    # peft 0.19, utils/constants.py: queries and values, which most models' mapping names.
+    # peft 0.19, utils/constants.py: what most models' mapping names.
     return plain in (("q", "v", "q_b", "kv_b") if targets == "query_value" else targets.split("+"))
 
 

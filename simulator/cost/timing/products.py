@@ -384,15 +384,15 @@ def _integer_rate(scenario: Scenario) -> float:
     """Return the rate of products of 8-bit integers, in data sheets fp8's, or twice that of 16 bits (T6)."""
     if "fp8" in scenario.hardware.peak_flops_per_second:
         return usual_rate(scenario, "fp8") * scenario.coefficients.time.gemm_efficiency_fp8
-    # Volta has none: bitsandbytes multiplies in fp32 there (`int8_linear_matmul`).
+    # Volta multiplies in fp32 (`int8_linear_matmul`).
     return wide_gemm_rate(scenario) * {"volta": 1.0 / 8.0, "cdna2": 1.0}.get(scenario.hardware.family, 2.0)
 
 
 def dequantised_seconds(pricing: Pricing, work: Work) -> tuple[Array | float, Array | float]:
     """Return the seconds in which each pass writes frozen weights of 4 bits in 16, or works for those of 8 (T6).
 
-    bitsandbytes 0.50, `MatMul8bitLt`: inputs are cast to fp16, searched for outliers and quantised by row, integers
-    scaled and cast, outliers' products added; backward the weight is cast and scaled.
+    bitsandbytes 0.50, `MatMul8bitLt`: inputs are cast, searched for outliers, quantised by row, integers scaled and
+    cast, outliers' products added; backward the weight is cast and scaled.
     """
     scenario, profile = pricing.scenario, pricing.scenario.framework
     if not profile.quantised_base:

@@ -408,7 +408,7 @@ def precision(arguments: Arguments) -> str | None:
 
 
 def set_adapters(arguments: Arguments, targets: Targets, rank: int | None) -> None:
-    """Set the linear layers with LoRA adapters, by the core's and the legacy modules' names (MindSpeed-LLM)."""
+    """Set the linear layers with LoRA adapters (MindSpeed-LLM)."""
     layers = (arguments.text("lora_rank", "lora-target-modules") or "").split()
     places, kinds = places_of(layers), {"q+k+v+o+gate+up+down": "all", "q+k+v+o": "attention"}
     if rank is not None and places:

@@ -257,7 +257,7 @@ def adapter_targets(arguments: Arguments, rank: int | None, *names: str) -> dict
 
 
 def peft_targets(arguments: Arguments, run: Recipe) -> Recipe:
-    """Return a run with adapters where peft has them unless told: of a model that it does not know, it stops."""
+    """Return a run with adapters where peft 0.21 has them unless told (`utils/constants.py`), or it stops."""
     if run.lora_rank is None or any(name in each for name in ("lora_target", "target_m") for each in arguments.entries):
         return run
     family = models.load_model(run.model).architecture if run.model else "llama"
