@@ -127,9 +127,6 @@ QUESTIONS: dict[str, Question] = {
     "adapters": Question(MEGATRON, SIXTEEN | fields(lora_rank=16), FEW),
     "adapters in units": Question(TORCH, SIXTEEN | fields(lora_rank=16), FEW),
     "adapters of experts": Question(TORCH, SIXTEEN | fields(lora_rank=16), EXPERTS[:4], model="qwen3-30b-a3b"),
-    "adapters of linear mixers": Question(
-        TORCH, SIXTEEN | fields(lora_rank=16), (*EXPERTS[:4], EXPERTS[9]), model="qwen3-next-80b-a3b"
-    ),
     "fp8": Question(MEGATRON, SIXTEEN | fields(precision="fp8"), FEW),
     "fp8 experts": Question(TORCH, SIXTEEN | fields(precision="fp8"), EXPERTS, model="qwen3-30b-a3b"),
     "fp4": Question(MEGATRON, SIXTEEN | fields(precision="fp4"), FEW, hardware="mi355x"),
@@ -140,6 +137,9 @@ QUESTIONS: dict[str, Question] = {
     "npu": Question(MEGATRON, SIXTEEN, FEW, hardware="ascend-910b-64g-8"),
     "short adapters": Question(TORCH, fields(devices=2, global_batch_size=64, seq_length=128, lora_rank=16), SHORT),
     "layer norms": Question(TORCH, SIXTEEN, FEW, model="starcoder2-7b"),
+    "adapters of linear mixers": Question(
+        TORCH, SIXTEEN | fields(lora_rank=16), (*EXPERTS[:4], EXPERTS[9]), model="qwen3-next-80b-a3b"
+    ),
 }
 WITNESSES = frozenset(
     ("latent", "adapters in units", "fp4", "fp8 experts", "paddle chunks", "short units", "adapters of experts")
