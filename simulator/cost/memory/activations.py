@@ -22,6 +22,7 @@ from simulator.cost.operations.blocks import (
     decomposing,
     inputs,
     keeps_inputs,
+    merges_experts,
     norm_copies,
     puts_out_wide,
 )
@@ -33,7 +34,6 @@ from simulator.cost.operations.record import (
     Operation,
     Saved,
     conditions_of,
-    merges_experts,
     moved,
     sent,
     summed,
