@@ -2,7 +2,7 @@
 
 Options of a question's inputs follow from `scenario.inputs` and `scenario.layout`; a ranking takes sets of values
 (`--tp 1,2,4`) where an estimate takes one. `options.csv` lists the others by the groups that commands take of it,
-`commands.csv` the commands with their texts and parameters.
+`commands.csv` the commands with what runs them, their texts and parameters.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import click
 
 from simulator.errors import InputError, not_one_of
 from simulator.files import read_rows, read_table
-from simulator.late import late_pattern
+from simulator.late import Lazy, late_pattern
 from simulator.question.scenario.inputs import INPUTS, REQUIRED, InputSetting
 from simulator.question.scenario.layout import SETTINGS
 from simulator.question.vocabulary import PRECISIONS, RECIPE_FORMATS, framework_hint
 from simulator.show.cli.streams import refuse_inputs
-from simulator.show.forms import ANSWERS, Lazy
+from simulator.show.forms import ANSWERS
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -389,7 +389,7 @@ def _listed_option(cells: Sequence[str]) -> Option:
 
 @cache
 def command_texts() -> Mapping[str, Mapping[str, str]]:
-    """Return the texts of every command by its name: short help, help where that is longer, epilog, parameters."""
+    """Return every command by its name: what runs it, short help, help where that is longer, epilog, parameters."""
     return {row["command"]: row for row in read_table(__file__, "commands")}
 
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simulator.errors import InputError
+from simulator.late import Lazy
 from simulator.question.origin import OPTION
 from simulator.show.cli import options, streams
 from simulator.show.cli.question import question_on_line, require_model, values_by_name
-from simulator.show.forms import Lazy
 
 if TYPE_CHECKING:
     from simulator.answers import cases, compare, explain, gates, ranking, run

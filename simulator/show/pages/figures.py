@@ -6,7 +6,7 @@
     estimate.plot("step")      # a figure of plotly
 
 Every number in a figure is computed here; `pages.answers` shows them too. The package hands
-`answer_html` and `answer_figure` to `Tabular.drawing`; `show.report` has the tables.
+`show.forms` and this module to `Tabular`; `show.report` has the tables.
 """
 
 from __future__ import annotations
