@@ -234,14 +234,6 @@ def _tail(name: str) -> str:
     return last if len(last) <= LONGEST_LABEL else f"...{last[-LONGEST_LABEL:]}"
 
 
-def _log_ticks(values: Sequence[float]) -> PlotlyFigure:
-    """Return ticks of a logarithmic axis at 1, 2 and 5 of each power of ten around the values."""
-    low, high = min(values), max(values)
-    steps = [digit * 10.0**power for power in range(-3, 8) for digit in (1, 2, 5)]
-    ticks = [step for step in steps if low / 2 <= step <= high * 2]
-    return {"tickvals": ticks, "ticktext": [f"{step:,.15g}" for step in ticks]}
-
-
 def timeline_figure(timeline: Timeline) -> PlotlyFigure:
     """Draw the passes of a step by pipeline rank: bars from their start to their end."""
     names = [f"rank {rank}" for rank in range(len(timeline.passes.events))]
@@ -304,10 +296,13 @@ def plan_figure(choices: Sequence[Choice], deadline: float | None, budget: float
     shapes = [] if deadline is None else [_level(deadline, upright=True)]
     if budget is not None and priced:
         shapes.append(_level(budget))
+    low, high = min(days), max(days)
+    steps = [digit * 10.0**power for power in range(-3, 8) for digit in (1, 2, 5)]
+    ticks = [step for step in steps if low / 2 <= step <= high * 2]
     return _drawn(
         data,
         hovermode="closest",
-        xaxis=_axis("days", type="log", **_log_ticks(days)),
+        xaxis=_axis("days", type="log", tickvals=ticks, ticktext=[f"{step:,.15g}" for step in ticks]),
         yaxis=_axis("cost" if priced else "devices", tickformat="~s", rangemode="tozero"),
         shapes=shapes,
     )

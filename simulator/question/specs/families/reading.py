@@ -102,10 +102,11 @@ def sequence(config: Config, fields: Fields, how: How) -> Fields:
     """Return the fields of a sequence of layers in their shortest form; nothing where all layers are alike."""
     if "mixers" not in how and "networks" not in how:
         return {}
-    mixed: Fields = MIXERS[how["mixers"]](config, fields, how) if "mixers" in how else {}
+    # Rules of layers are the functions here that have the names in the table.
+    mixed: Fields = globals()[f"_{how['mixers']}"](config, fields, how) if "mixers" in how else {}
     layers = int(({**fields, **mixed})["num_hidden_layers"])
     if "networks" in how:
-        mixed |= NETWORKS[how["networks"]](config, fields | mixed, how)
+        mixed |= globals()[f"_{how['networks']}"](config, fields | mixed, how)
     mixers, networks = mixed.pop("mixers", ()), mixed.pop("feed_forwards", ())
     if widths := mixed.pop("intermediate_sizes", ()):
         mixed["intermediate_sizes"] = period(widths)
@@ -358,7 +359,7 @@ def _pruned_blocks(config: Config, fields: Fields, _how: How) -> Fields:
     }
 
 
-def _behind_hashed(config: Config, fields: Fields, _how: How) -> Fields:
+def _experts_behind_hashed(config: Config, fields: Fields, _how: How) -> Fields:
     """DeepSeek-V4's rule: leading layers whose experts a table chooses, then those that a router does."""
     layers, hashed = fields["num_hidden_layers"], config.integer("num_hash_layers", 3)
     default = ["hash_moe" if i < hashed else "moe" for i in range(layers)]
@@ -372,7 +373,7 @@ def _routed(layers: int, routed: Callable[[int], object]) -> Fields:
     return {"feed_forwards": networks}
 
 
-def _by_step(config: Config, fields: Fields, _how: How) -> Fields:
+def _experts_by_step(config: Config, fields: Fields, _how: How) -> Fields:
     """Qwen's rule: experts in every `decoder_sparse_step`-th layer but those of `mlp_only_layers`."""
     step, dense = config.layers("decoder_sparse_step", 1), set(config.integers("mlp_only_layers"))
     return _routed(fields["num_hidden_layers"], lambda i: i not in dense and (i + 1) % step == 0)
@@ -385,21 +386,21 @@ def _experts_chosen(config: Config, fields: Fields, how: How) -> Fields:
     return _routed(min(layers, len(listed)), lambda i: listed[i])
 
 
-def _interleaved(config: Config, fields: Fields, _how: How) -> Fields:
+def _experts_interleaved(config: Config, fields: Fields, _how: How) -> Fields:
     """Llama 4's rule: experts in the layers of `moe_layers`, else in every n-th."""
     layers, step = fields["num_hidden_layers"], config.layers("interleave_moe_layer_step", 1)
     routed = set(config.integers("moe_layers") or range(step - 1, layers, step))
     return _routed(layers, lambda i: i in routed)
 
 
-def _listed(config: Config, fields: Fields, _how: How) -> Fields:
+def _experts_listed(config: Config, fields: Fields, _how: How) -> Fields:
     """Step's rule: experts in the layers of `moe_layers_enum`, else behind the leading ones."""
     layers, leading = fields["num_hidden_layers"], config.layers("first_k_dense_replace", low=0)
     routed = set(config.numbers_of_text("moe_layers_enum") or range(leading, layers))
     return _routed(layers, lambda i: i in routed)
 
 
-def _between(config: Config, fields: Fields, _how: How) -> Fields:
+def _experts_between(config: Config, fields: Fields, _how: How) -> Fields:
     """ERNIE's rule: experts in every n-th layer from a first one to a last one."""
     layers, start = fields["num_hidden_layers"], config.single("moe_layer_start_index", 1)
     every = config.replaced(moe_layer_interval=config.single("moe_layer_interval", 1)).layers("moe_layer_interval")
@@ -415,34 +416,6 @@ def _mlp_layer_types(config: Config, fields: Fields, _how: How) -> Fields:
     known: dict[str, FeedForward] = {"dense": "gated", "sparse": "experts"}
     words = _words(config, "mlp_layer_types", layers, default)
     return {"feed_forwards": translated(config, "mlp_layer_types", words, known)}
-
-
-LayerRule = Callable[[Config, Fields, How], Fields]
-MIXERS: Final[Mapping[str, LayerRule]] = {
-    "every_window": _every_window,
-    "step_rank": _step_rank,
-    "layer_types": _layer_types,
-    "windows_behind": _windows_behind,
-    "chosen": _chosen,
-    "rotated_windows": _rotated_windows,
-    "indexer_types": _indexer_types,
-    "blocks_of_one_part": _blocks_of_one_part,
-    "compressed": _compressed,
-    "gemma4": _gemma4,
-    "kimi": _kimi,
-    "pruned_blocks": _pruned_blocks,
-}
-"""Rules of mixers by their name in the table; one that describes both parts of a layer gives both."""
-NETWORKS: Final[Mapping[str, LayerRule]] = {
-    "experts_by_step": _by_step,
-    "experts_chosen": _experts_chosen,
-    "experts_interleaved": _interleaved,
-    "experts_listed": _listed,
-    "experts_between": _between,
-    "mlp_layer_types": _mlp_layer_types,
-    "experts_behind_hashed": _behind_hashed,
-}
-"""Rules of feed-forward parts by their name in the table."""
 
 
 _PRICED_AS: Final[Mapping[Activation, str]] = {
@@ -533,17 +506,14 @@ class _Reading:
     def _number(self, name: str, text: str) -> int | None:
         """Return the first alternative that has a value. Raises InputError for a required field without one."""
         for alternative in text.split(" or "):
-            value = self._sum(alternative)
+            parts = [self._product(part) for part in alternative.split(" + ")]
+            value = None if None in parts else sum(part for part in parts if part is not None)
             if value is not None:
                 return value
         if name == "sliding_window" or not hasattr(ModelSpec, name):
             raise InputError(f"{self._config.where}: {text.partition(' ')[0]}: is missing")
         default = getattr(ModelSpec, name)
         return None if default is None else int(default)
-
-    def _sum(self, text: str) -> int | None:
-        parts = [self._product(part) for part in text.split(" + ")]
-        return None if None in parts else sum(part for part in parts if part is not None)
 
     def _product(self, text: str) -> int | None:
         if " / " in text:
