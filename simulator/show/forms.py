@@ -19,7 +19,7 @@ from simulator.files import read_table
 from simulator.records import NamedTuple, replace
 
 if TYPE_CHECKING:
-    from simulator.show.report.presentation import Presentation
+    from simulator.show.report.presentation import Presentation, Style
 
 
 class Answer(NamedTuple):
@@ -36,8 +36,9 @@ class Answer(NamedTuple):
         return (*(form for form in self.writers if form != "html"), "markdown", *pages)
 
     def write(self, value: Any, form: str, presentation: Presentation) -> Iterable[str]:
-        """Return the text of an answer, in one piece or in several."""
-        shown = replace(presentation, style="markdown" if form == "markdown" else "table")
+        """Return the text of an answer, in one piece or in several; in a `notebook` too its table."""
+        styles: Mapping[str, Style] = {"markdown": "markdown", "notebook": "html"}
+        shown = replace(presentation, style=styles.get(form, "table"))
         module, _, function = self.writers.get(form, self.writers["table"]).rpartition(".")
         written = getattr(import_module(f"{__package__}.{module}"), function)
         if function == "json_text":
@@ -62,11 +63,16 @@ ANSWERS: Final[Mapping[str, Answer]] = _answers()
 _BY_TYPE: Final = {"Checks": "verdicts"}  # names of answers that are not those of their types
 
 
+def answer_of(answer: object) -> Answer:
+    """Return the forms of an answer. Raises UnsupportedError for one that no command gives."""
+    kind = type(answer).__name__
+    if (name := _BY_TYPE.get(kind, kind.lower())) not in ANSWERS:
+        raise UnsupportedError(f"{kind}: no command writes it as JSON")
+    return ANSWERS[name]
+
+
 def answer_json(answer: object) -> str:
     """Return an answer as `--format json` writes it. Raises UnsupportedError for one that no command gives."""
     from simulator.show.report.presentation import Presentation  # noqa: PLC0415  start-up time
 
-    kind = type(answer).__name__
-    if (name := _BY_TYPE.get(kind, kind.lower())) not in ANSWERS:
-        raise UnsupportedError(f"{kind}: no command writes it as JSON")
-    return ANSWERS[name].text(answer, "json", Presentation())
+    return answer_of(answer).text(answer, "json", Presentation())

@@ -6,11 +6,11 @@ import tabulate
 from simulator.errors import one_line
 from simulator.show.report.presentation import Column, Presentation, fitting, narrow_line
 
-HEADERS = ["#", "re-\ncomp.", "fit\n%", "what is assumed"]
+HEADERS = ["#", "re-\ncomp.", "fit\n%", "what is assumed", ""]
 ROWS = [
-    ["1", "none", ">99.9", "its peak"],
-    ["10", "block 6", "", " the rate of a link,\nand its latency "],
-    ["", "-", "\x1b[32mfits\x1b[0m", "±3 %\n"],
+    ["1", "none", ">99.9", "its peak", ""],
+    ["10", "block 6", "", " the rate of a link,\nand its latency ", ""],
+    ["", "-", "\x1b[32mfits\x1b[0m", "±3 %\n", ""],
 ]
 
 
@@ -20,7 +20,7 @@ def test_a_table_on_a_terminal_is_as_tabulate_writes_it(
     rows: list[list[str]], left: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tabulate, "MIN_PADDING", 0)
-    sides = ["left" if column in left else "right" for column in range(4)]
+    sides = ["left" if column in left else "right" for column in range(5)]
     wanted = tabulate.tabulate(rows, headers=HEADERS, tablefmt="simple", disable_numparse=True, colalign=sides)
     assert Presentation().grid(HEADERS, rows, left) == wanted
 
@@ -31,8 +31,11 @@ def test_a_table_of_a_page_is_as_tabulate_writes_it(
     rows: list[list[str]], left: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tabulate, "MIN_PADDING", 0)
-    headers, cells = ["#", "recomp.", "fit %", "what is assumed"], [[one_line(text) for text in row] for row in rows]
-    sides = ["left" if column in left else "right" for column in range(4)] if rows else None
+    headers, cells = (
+        ["#", "recomp.", "fit %", "what is assumed", ""],
+        [[one_line(text) for text in row] for row in rows],
+    )
+    sides = ["left" if column in left else "right" for column in range(5)] if rows else None
     wanted = tabulate.tabulate(cells, headers=headers, tablefmt="github", disable_numparse=True, colalign=sides)
     assert Presentation(style="markdown").grid(HEADERS, rows, left) == wanted
 

@@ -24,6 +24,7 @@ import click
 
 from simulator._version import __version__
 from simulator.errors import SimulateError, did_you_mean, short_line
+from simulator.files import read_rows
 from simulator.late import Lazy, late_pattern
 from simulator.question.vocabulary import FRAMEWORKS
 from simulator.show.cli import options
@@ -256,9 +257,7 @@ def _nearest_option(error: click.NoSuchOption) -> str:
     """Return what follows a wrong option: the one that frameworks' or others' name means, or whose option it is."""
     wrong, command = error.option_name, None if error.ctx is None else error.ctx.command
     own = [name for param in command.params for name in param.opts] if command else list(error.possibilities or ())
-    from pathlib import Path
-
-    rows = [line.split(",") for line in Path(__file__).with_name("other_names.csv").read_text("utf-8").splitlines()]
+    rows = read_rows(__file__, "other_names")
     meant = next((option for option, names in rows if wrong.lstrip("-").replace("_", "-") in names.split()), wrong)
     if command is not None and command.name == "plan" and meant in _IN_OFFERS:
         return "; write --offer NAME:NODES@PRICE"

@@ -28,12 +28,8 @@ from simulator.question.units import to_gib
 from simulator.recipes.check.verdict import Checks
 from simulator.records import Record
 from simulator.search.space import Ranking
-from simulator.show.report.check import check_table
-from simulator.show.report.compare import compare_table
-from simulator.show.report.estimate import estimate_table, explain_table
-from simulator.show.report.plan import plan_table
+from simulator.show.forms import answer_of
 from simulator.show.report.presentation import Presentation
-from simulator.show.report.ranking import ranking_table
 from simulator.show.report.text import cluster_speed, layout_text, words
 from simulator.tabular import Tabular
 
@@ -369,22 +365,14 @@ def _gib(size_bytes: float) -> float:
 
 Figures = Mapping[str, Callable[[Any], PlotlyFigure]]
 """Figures of an answer by name, the default first."""
-_TABLES: Final[Mapping[type, Callable[[Any, Presentation], str]]] = {
-    Ranking: ranking_table,
-    Estimate: estimate_table,
-    Plan: plan_table,
-    Comparison: compare_table,
-    Explanation: explain_table,
-    Checks: check_table,
-}
 
 
 def answer_html(answer: Tabular) -> str:
-    """Return an answer as a line and the terminal's table, or its plain rows if it has no table."""
-    table, summary = _TABLES.get(type(answer)), f"<p>{escape(repr(answer))}</p>"
-    if table is not None:
-        shown = Presentation(style="html", verbosity=0 if isinstance(answer, Checks) else -1)
-        return summary + table(answer, shown)
+    """Return an answer as a line and the terminal's table, or its plain rows if it has no figure."""
+    summary = f"<p>{escape(repr(answer))}</p>"
+    if type(answer) in _FIGURES:
+        shown = Presentation(verbosity=0 if isinstance(answer, Checks) else -1)
+        return summary + answer_of(answer).text(answer, "notebook", shown)
     rows = answer.rows()
     heads = "".join(f"<th>{escape(name)}</th>" for name in (rows[0] if rows else ()))
     body = "".join(f"<tr>{''.join(f'<td>{escape(_cell(cell))}</td>' for cell in row.values())}</tr>" for row in rows)

@@ -49,7 +49,7 @@ def _aligned(headers: Sequence[str], cells: Sequence[Sequence[str]], left: Colle
             lines.append(f"{first}{between.join(padded)}{last}".rstrip())
         if row is rows[0]:
             rule = f"{first}{between.join('-' * width for width in widths)}{last}"
-            lines.append(rule.replace(" ", "-") if on_page else rule)
+            lines.append(rule.replace(" ", "-") if on_page else rule.rstrip())
     return "\n".join(lines)
 
 
