@@ -51,5 +51,5 @@ class Tabular:
 
     def _repr_html_(self) -> str:
         """Return the terminal's table as HTML, for notebooks."""
-        text: str = self.figures.answer_html(self)
+        text: str = self.forms.answer_html(self)
         return text

@@ -20,6 +20,7 @@ from simulator.records import NamedTuple, replace
 
 if TYPE_CHECKING:
     from simulator.show.report.presentation import Presentation, Style
+    from simulator.tabular import Tabular
 
 
 class Answer(NamedTuple):
@@ -63,16 +64,34 @@ ANSWERS: Final[Mapping[str, Answer]] = _answers()
 _BY_TYPE: Final = {"Checks": "verdicts"}  # names of answers that are not those of their types
 
 
-def answer_of(answer: object) -> Answer:
-    """Return the forms of an answer. Raises UnsupportedError for one that no command gives."""
+def _answer_of(answer: object) -> Answer | None:
     kind = type(answer).__name__
-    if (name := _BY_TYPE.get(kind, kind.lower())) not in ANSWERS:
-        raise UnsupportedError(f"{kind}: no command writes it as JSON")
-    return ANSWERS[name]
+    return ANSWERS.get(_BY_TYPE.get(kind, kind.lower()))
 
 
 def answer_json(answer: object) -> str:
     """Return an answer as `--format json` writes it. Raises UnsupportedError for one that no command gives."""
     from simulator.show.report.presentation import Presentation  # noqa: PLC0415  start-up time
 
-    return answer_of(answer).text(answer, "json", Presentation())
+    if (forms := _answer_of(answer)) is None:
+        raise UnsupportedError(f"{type(answer).__name__}: no command writes it as JSON")
+    return forms.text(answer, "json", Presentation())
+
+
+def answer_html(answer: Tabular) -> str:
+    """Return an answer as a line and the terminal's table, or its plain rows if it has no table or is a sweep."""
+    from html import escape  # noqa: PLC0415  start-up time
+
+    from simulator.show.report.presentation import Presentation  # noqa: PLC0415  start-up time
+
+    forms, summary = _answer_of(answer), f"<p>{escape(repr(answer))}</p>"
+    if forms is not None and forms.name != "sweep":
+        return summary + forms.text(answer, "notebook", Presentation(verbosity=0 if forms.name == "verdicts" else -1))
+    rows = answer.rows()
+    heads = "".join(f"<th>{escape(name)}</th>" for name in (rows[0] if rows else ()))
+    body = "".join(f"<tr>{''.join(f'<td>{escape(_cell(cell))}</td>' for cell in row.values())}</tr>" for row in rows)
+    return summary + (f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>" if rows else "")
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else "" if value is None else str(value)

@@ -12,7 +12,6 @@ Every number in a figure is computed here; `pages.answers` shows them too. The p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from html import escape
 from importlib.util import find_spec
 from itertools import accumulate
 from typing import Any, Final
@@ -28,8 +27,6 @@ from simulator.question.units import to_gib
 from simulator.recipes.check.verdict import Checks
 from simulator.records import Record
 from simulator.search.space import Ranking
-from simulator.show.forms import answer_of
-from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import cluster_speed, layout_text, words
 from simulator.tabular import Tabular
 
@@ -365,22 +362,6 @@ def _gib(size_bytes: float) -> float:
 
 Figures = Mapping[str, Callable[[Any], PlotlyFigure]]
 """Figures of an answer by name, the default first."""
-
-
-def answer_html(answer: Tabular) -> str:
-    """Return an answer as a line and the terminal's table, or its plain rows if it has no figure."""
-    summary = f"<p>{escape(repr(answer))}</p>"
-    if type(answer) in _FIGURES:
-        shown = Presentation(verbosity=0 if isinstance(answer, Checks) else -1)
-        return summary + answer_of(answer).text(answer, "notebook", shown)
-    rows = answer.rows()
-    heads = "".join(f"<th>{escape(name)}</th>" for name in (rows[0] if rows else ()))
-    body = "".join(f"<tr>{''.join(f'<td>{escape(_cell(cell))}</td>' for cell in row.values())}</tr>" for row in rows)
-    return summary + (f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>" if rows else "")
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
 def answer_figure(answer: Tabular, name: str = "") -> Any:

@@ -299,7 +299,7 @@ class Presentation(Bare, kw_only=True):
             return _html(headers, rows, left, bars)
         cells = [[_cell(text, self.style) for text in row] for row in rows]
         if self.style == "markdown":
-            return _aligned([*map(_on_one_line, headers)], cells, left, on_page=True)
+            return _aligned([*map(_on_one_line, headers)], cells, left, on_page=True) if headers else ""
         lengths = wrapped if isinstance(wrapped, Mapping) else dict.fromkeys(wrapped, PROSE_WIDTH)
         for column, header in enumerate(headers):
             if header in lengths:
