@@ -16,7 +16,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from simulator.frameworks.flags import COLUMNS, Flag, table_file
+from simulator.frameworks.flags import COLUMNS, Flag, is_harmless, table_file
 from tools.definitions import CALLS, FACTORY, FIELDS, FILES, FINDERS, LISTS, MODELS, READS, SECTIONS
 
 SOURCES: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -168,10 +168,14 @@ def main() -> int:
     path = table_file(asked.framework)
     found = names(asked.framework, asked.checkout, asked.version)
     base = read(table_file(FORKS[asked.framework])) if asked.framework in FORKS else {}
+    old = read(path)
+    together = tuple(name[:-1] for name in old if name.endswith("*"))  # rows of many names, `galore_*`
+    known = {name for name in found if name.startswith(together) or is_harmless(name)} - old.keys()
+    found = {name: flag for name, flag in found.items() if name not in known}
     found = {name: flag for name, flag in found.items() if name not in base}
     if not found:
         parser.error(f"{asked.checkout}: none of the files that define names of {asked.framework}")
-    table = merged(read(path), found)
+    table = merged(old, found)
     write(path, table)
     open_names = sorted(name for name, flag in table.items() if not flag.effect)
     sys.stdout.write(f"{len(found)} names read, {len(table)} in {path.name}, {len(open_names)} to classify\n")

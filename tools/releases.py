@@ -232,11 +232,12 @@ def row_of(recipe: PythonRecipe, file: Path) -> Row | None:
 
 
 class Places:
-    """Files that values were set in, by number; those of a recipe's own file have none."""
+    """Files that values were set in, by number, beside those of other releases; a recipe's own file has none."""
 
-    def __init__(self, checkout: Path) -> None:
+    def __init__(self, checkout: Path, table: Path) -> None:
         self.checkout = checkout
-        self.numbers: dict[str, int] = {}
+        known = csv.DictReader(table.read_text(encoding="utf-8").splitlines()) if table.exists() else ()
+        self.numbers = {row["file"]: int(row["number"]) for row in known}
 
     def path(self, place: Place) -> str:
         """The file within the checkout."""
@@ -287,14 +288,14 @@ def write(checkout: Path, stack: str, release: str, version: str) -> int:
     source = SOURCES[stack]
     with reading_within(checkout, {}):
         found = list(rows(checkout, source))
-    places = Places(checkout)
-    lines = list(lines_of(found, places))
     folder = FOLDER / source.folder
+    places = Places(checkout, folder / "releases" / "files.csv")
+    lines = list(lines_of(found, places))
     for name in ("releases", "stacks"):
         (folder / name).mkdir(exist_ok=True)
     for name, head, content in (
         (f"{release}.csv", COLUMNS, lines),
-        (f"{release}.files.csv", ("number", "file"), [(number, path) for path, number in places.numbers.items()]),
+        ("files.csv", ("number", "file"), [(number, path) for path, number in places.numbers.items()]),
     ):
         if content:
             with (folder / "releases" / name).open("w", newline="", encoding="utf-8") as stream:

@@ -116,6 +116,12 @@ def parameter_dtype(scenario: Typed) -> DType:
     return "fp32" if scenario.precision == "fp32" else scenario.framework.parameter_dtype
 
 
+def adapter_bytes(scenario: Typed) -> float:
+    """Return the bytes of a number of adapters and of what they read, which peft casts to fp32 (M36)."""
+    wide = scenario.framework.adapter_copies and parameter_dtype(scenario) == "fp32"
+    return FP32 if wide else element_bytes(scenario)
+
+
 def parameter_bytes(scenario: Typed) -> float:
     """Return the bytes of a stored parameter, copies in 8 bits apart."""
     return float(DTYPE_BYTES[parameter_dtype(scenario)])

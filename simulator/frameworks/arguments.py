@@ -214,6 +214,11 @@ class Arguments:
                 self.add(name, [known_value(text, line)] if equals else [], line)
                 self.defaults.add(plain(name))
 
+    def leave_sections(self, *sections: str) -> None:
+        """Take keys of sections by their own names: `ds.lora.rank` of `ds` is `lora_rank`."""
+        for name in [name for name in self.entries if name.partition(".")[0] in sections and name not in self.table]:
+            self.entries.setdefault(name.partition(".")[2].replace(".", "_"), []).extend(self.entries.pop(name))
+
     # Reading.
 
     def entry(self, *names: str) -> Argument | None:

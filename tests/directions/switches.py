@@ -221,6 +221,9 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "adapter_targets": along("all attention query_value", f"state- {THRIFTY} flop- seconds-"),
     "expert_adapters": on("state+ device+ flop+ seconds+ saved?", because="inputs are read by adapters alone"),
     "merged_expert_adapters": along("none folded added", "state+ device+ saved+ flop+ seconds+"),
+    "decomposed_adapters": along(
+        "none joint apart", "state+ device+ saved+ host+ seconds+ flop+", "adapter_dropout=before"
+    ),
     "fused_gradient_accumulation": on(f"{STATE} seconds-"),
     "dummy_weight_gradients": along("none linear all", STATE, "fused_gradient_accumulation=true"),
     "foreach_optimizer": on("device+"),

@@ -191,8 +191,9 @@ def test_no_recipe(name: str, data: bytes, message: str, tmp_path: Path) -> None
         ("x.sh", "litgpt finetune_adapter --config tiny.yaml", "'litgpt'"),
         ("x.sh", "python3 -m verl.trainer.main_ppo trainer.nnodes=1 data.path=x", "'verl.trainer.main_ppo'"),
         ("x.sh", "torchrun -m verl.trainer.fsdp_sft_trainer data.a=b model.c=d", "'verl.trainer.fsdp_sft_trainer'"),
-        ("x.sh", "deepspeed --module openrlhf.cli.train_dpo --pretrain x", "'openrlhf.cli.train_dpo'"),
-        ("x.sh", "python -m openrlhf.cli.train_sft --pretrain x", "'openrlhf.cli.train_sft'"),
+        ("x.sh", "deepspeed --module openrlhf.cli.train_rm --pretrain x", "'openrlhf.cli.train_rm'"),
+        ("x.sh", "python -m openrlhf.cli.train_ppo_ray --pretrain x", "'openrlhf.cli.train_ppo_ray'"),
+        ("x.sh", "deepspeed main.py --actor_zero_stage 3", "'step 3 of DeepSpeed-Chat'"),
         ("x.sh", "torchrun train.py --alpha 1", "'train.py'"),
     ],
 )

@@ -140,12 +140,12 @@ def test_samples_are_no_longer_than_the_longest_of_their_data_set(tmp_path: Path
         assert read(tmp_path, "8B_lora.yaml", TUNE, DATA=data, PACKED=packed).seq_length == length
 
 
-@pytest.mark.parametrize("on", ["true", "false"])
-def test_outputs_that_dora_keeps_are_not_priced(on: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("on", "word"), [("true", "joint"), ("false", "none")])
+def test_magnitudes_of_dora_are_read(on: str, word: str, tmp_path: Path) -> None:
     adapters = f"lora_rank: 8, use_dora: {on}"
     recipe = read(tmp_path, "8B_lora.yaml", TUNE.replace("lora_rank: 8", adapters), DATA="x", PACKED="False")
-    errors = [remark.message for remark in recipe.remarks if remark.severity == "error"]
-    assert ("model.use_dora: what DoRA keeps of each weight's outputs is not priced" in errors) == (on == "true")
+    assert not [remark.message for remark in recipe.remarks if "dora" in remark.message]
+    assert recipe.options["decomposed_adapters"] == word
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ context parallel), t tensor parallel and h hidden size; bytes are those of 16-bi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from itertools import groupby
 from typing import Final
@@ -14,9 +14,17 @@ from typing import Final
 import numpy as np
 
 from simulator.cost.derived import Pricing, derived, of_passes, of_sizes, of_work, recomputed_inside, remembered
-from simulator.cost.dtypes import FP32, HALF, element_bytes, parameter_dtype
+from simulator.cost.dtypes import FP32, HALF, adapter_bytes, element_bytes, parameter_dtype
 from simulator.cost.operations.attention import softmax_gradient_bytes
-from simulator.cost.operations.blocks import casts_listed, inputs, keeps_inputs, norm_copies
+from simulator.cost.operations.blocks import (
+    casts_listed,
+    decomposed,
+    decomposing,
+    inputs,
+    keeps_inputs,
+    norm_copies,
+    puts_out_wide,
+)
 from simulator.cost.operations.layer import NETWORKS, layer_operations, product_inputs, whole_operations
 from simulator.cost.operations.recompute import Modules, freed, parts, returning
 from simulator.cost.operations.record import (
@@ -24,7 +32,6 @@ from simulator.cost.operations.record import (
     Conditions,
     Operation,
     Saved,
-    Spread,
     conditions_of,
     merges_experts,
     moved,
@@ -66,8 +73,7 @@ def widened_rest(pricing: Pricing) -> Mask:
 
 def has_wide_stream(pricing: Pricing) -> Mask:
     """Return where norms over a quantised base put out fp32, as its products do then: stored so or autocast's (M36)."""
-    _, normed = casts_listed(conditions_of(pricing.scenario))
-    return widened_rest(pricing) | (pricing.scenario.framework.quantised_base and normed)
+    return widened_rest(pricing) | puts_out_wide(conditions_of(pricing.scenario))
 
 
 def autocasts(pricing: Pricing) -> Mask:
@@ -93,6 +99,7 @@ def _cast_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     operations, framework, copies = layer_operations(conditions, kind), conditions.framework, norm_copies(conditions)
     every, more = [each for operation in operations for each in operation.saved], FP32 / element_bytes(conditions) - 1.0
     entered = [tensor for tensor in every if tensor.name.endswith("_norm_input") and copies < FP32]
+    bases = [each for each in every if each.name.endswith("_base_output")]
     if conditions.lora_rank is not None and not framework.quantised_base:
         narrow = HALF * sum(w.parameters for w in weights_of(operations) if w.matmul) / pricing.block.tensor_parallel
         return narrow + more * total(pricing, summed(entered))
@@ -100,7 +107,8 @@ def _cast_bytes(pricing: Pricing, kind: LayerKind) -> Array:
         # Nothing is cast to 16 bits.
         wide_names = ("_statistics", *(("_norm_input",) if copies >= FP32 else ()))
         layer = [each for operation in operations if operation.group != "adapter" for each in operation.saved]
-        return more * total(pricing, summed(each for each in layer if not each.name.endswith(wide_names)))
+        layer = [each for each in layer if not each.name.endswith(wide_names)]
+        return more * total(pricing, summed([*layer, *bases]))
     if conditions.lora_rank is not None:
         networks = (operation for operation in operations if operation.group in ("feed_forward", "shared_experts"))
         entered += [tensor for each in networks for tensor in each.saved if not tensor.name.endswith("_product")]
@@ -108,7 +116,7 @@ def _cast_bytes(pricing: Pricing, kind: LayerKind) -> Array:
         # Values are cast, and no view of a joint projection that was rotated is left.
         joint = total(pricing, summed(tensor for tensor in every if tensor.name == "qkv_output"))
         viewed = model.rotary * (model.query_width + model.kv_width) / (model.query_width + 2 * model.kv_width)
-        return more * total(pricing, summed(entered)) - viewed * joint
+        return more * total(pricing, summed([*entered, *bases])) - viewed * joint
     further = _read_again(conditions, operations)
     wide = FP32 if copies <= FP32 else 2.0 * FP32  # one kernel saves the stream alone
     norms = [operation.saved for operation in operations if operation.group == "norm"]
@@ -142,8 +150,7 @@ def _listed_bytes(pricing: Pricing, kind: LayerKind) -> Array:
 def adapter_casts(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes of a layer's adapters, but experts', as autocast casts them for a pass, shape (n,) (M36)."""
     scenario, conditions = pricing.scenario, conditions_of(pricing.scenario)
-    casts = scenario.framework.adapter_copies and parameter_dtype(scenario) == "fp32" and element_bytes(scenario) < FP32
-    if not casts:
+    if adapter_bytes(scenario) == element_bytes(scenario):
         return np.zeros(len(pricing))
     number = adapters_of(conditions, layer_operations(conditions, kind))
     whole = number.split / pricing.block.tensor_parallel + number.replicated
@@ -160,7 +167,10 @@ def embedded_bytes(pricing: Pricing) -> Array:
 @of_work
 def saved_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes that a layer saves when nothing is recomputed, shape (n,)."""
-    return total(pricing, saved_amounts(conditions_of(pricing.scenario), kind)) + merged_bytes(pricing, kind)[0]
+    conditions, split = conditions_of(pricing.scenario), (pricing.block.tensor_parallel, pricing.block.expert_ranks)
+    width, weights = decomposing(conditions)[3], decomposed(conditions, layer_operations(conditions, kind))
+    dropped = width * sum(each.parameters / split[each.routed] for each in weights)  # of which the inputs are (M42)
+    return total(pricing, saved_amounts(conditions, kind)) + merged_bytes(pricing, kind)[0] + dropped
 
 
 def merged_bytes(pricing: Pricing, kind: LayerKind) -> tuple[Array | float, Array | float]:
@@ -214,15 +224,6 @@ def _bytes_left(pricing: Pricing, kind: LayerKind, mode: RecomputeMode, modules:
     return saved - total(pricing, dropped) if dropped else saved
 
 
-_OUTPUT_SPREADS: Final[Mapping[str, Spread]] = {
-    "column": "tensor",
-    "row": "sequence",
-    "replicated": "sequence",
-    "expert_column": "copies_tensor",
-    "expert_row": "copies",
-}  # spread of a product's outputs over ranks, by how its weight is split
-
-
 @of_work
 def delayed_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes that a layer's backward pass holds for weight gradients computed later, shape (n,).
@@ -233,7 +234,7 @@ def delayed_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """
     conditions = conditions_of(pricing.scenario)
     operations = layer_operations(conditions, kind)
-    amounts = [Amount(float(w.outputs), _OUTPUT_SPREADS[w.split]) for w in weights_of(operations) if w.matmul]
+    amounts = [Amount(float(w.outputs), w.output_spread) for w in weights_of(operations) if w.matmul]
     if any(operation.name == "dispatch" for operation in operations):
         amounts.append(Amount(2.0 * conditions.model.expert_width, "copies"))
     return element_bytes(conditions) * total(pricing, summed(amounts))

@@ -442,7 +442,7 @@ def _begin(step: _Step) -> list[_Event]:
     logits, several = logits_per_micro_batch(pricing), ranks.last_chunk > 1.0
     forward = (fsdp.root == 0.0) * fsdp.ahead * units.head - (FP32 - fsdp.element) * logits  # a gradient less
     head = (fsdp.root == 0.0) * fsdp.used * units.head  # at the loss too where accelerate's model makes it
-    reduced = np.where(fsdp.reduces_each & (ranks.micro_batches > 1.0), fsdp.sent, 0.0)
+    reduced = np.where(fsdp.reduces_each & (ranks.micro_batches > 1.0), fsdp.buffer, 0.0)  # FSDP 1 keeps none
     # While one unit is used, the next one's gathered weights come in.
     follows = np.where(several | ranks.first, fsdp.ahead, 0.0)
     received = np.where(ranks.last, 0.0, ranks.boundary)

@@ -51,13 +51,14 @@ from simulator.cost.memory.state import (
     resident_optimizer,
     training_state,
 )
-from simulator.cost.operations.blocks import input_casts
+from simulator.cost.operations.blocks import decomposed, decomposing, input_casts
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Saved, conditions_of, summed
-from simulator.cost.operations.sums import extent, micro_batches, tokens_per_device, total
+from simulator.cost.operations.sums import extent, local_sides, micro_batches, tokens_per_device, total
 from simulator.cost.stages import StageContents
 from simulator.question.arrays import Index, NDArray, largest, selected
 from simulator.question.scenario.block import Array, KindArray, Mask, StageArray
+from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import NARROW
 from simulator.records import Bare, NamedTuple, replace
 
@@ -210,6 +211,7 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
     ending = pricing.contents.embeddings * activations.first_chunk(pricing)
     gathers, (in_backward, at_loss, at_table) = kept_gathers_bytes(pricing), _gradients_absent(pricing)
     inside = np.maximum(layer_gradient_bytes(pricing), dequantised_bytes(pricing) + _product_bytes(pricing))
+    inside = np.maximum(inside, largest(_norm_bytes(pricing, kind) for kind in pricing.contents.layer_kinds))
     # Casts of a forward pass are there at its loss, whatever is done again.
     at_end = other.at_loss + gathers
     if pricing.scenario.lora_rank is not None:
@@ -401,6 +403,36 @@ def _product_bytes(pricing: Pricing) -> Array:
     operations = (each for kind in scenario.model.layer_kinds for each in layer_operations(conditions, kind))
     made = largest(total(pricing, summed(each.temporary[:1])) for each in operations)
     return np.asarray(layer_input_bytes(pricing) + made)
+
+
+def _norm_bytes(pricing: Pricing, kind: LayerKind) -> Array | float:
+    """Return the most bytes beside what a layer saves while DoRA makes a weight's norms and outputs (M42).
+
+    `B A` is the adapters' product of an identity matrix that autograd holds as long. There are the input, a residual
+    and, in a backward pass, the gradients that came first, but nothing that later operations save.
+    """
+    scenario, conditions = pricing.scenario, conditions_of(pricing.scenario)
+    most, later = 0.0 * tokens_per_device(pricing), 0.0 * tokens_per_device(pricing)
+    (width, narrow, copied, saved), element = decomposing(conditions), element_bytes(scenario)
+    full, dropped = pricing.recomputes("full"), scenario.framework.adapter_dropout == "before"
+    # What adapters read is kept itself, unless it is cast or dropped for them: then its source is there too.
+    source = element * (dropped | ((width > element) & ~(has_wide_stream(pricing) & (narrow == width))))
+    read = source + width * (width > element) * (dropped + (narrow < width and not scenario.framework.quantised_base))
+    came = (full & scenario.framework.recompute_stops_early) * (1.0 + (width > element)) * width
+    beside = ((1.0 + full) * element + source) * scenario.model.hidden_size * extent(pricing, "sequence")
+    for operation in reversed(layer_operations(conditions, kind)):
+        for weight in decomposed(conditions, (operation,)):
+            (inputs, outputs), last = local_sides(pricing, weight), not later.any()
+            number, spread = inputs * outputs, weight.output_spread
+            made = narrow * inputs**2 + width * (1.0 + copied) * number
+            cast = ((width + narrow) * inputs**2 + narrow * number) * (narrow < width)
+            norms = np.maximum(made + 2.0 * width * number, cast) - saved * number
+            out, entered = weight.outputs * extent(pricing, spread), inputs * tokens_per_device(pricing)
+            products = made + np.where(came > 0.0, came + width, 3.0 * width) * out * last
+            here = np.maximum(norms + (came - narrow) * out, products) + read * entered
+            most = np.maximum(most, here + beside - later)
+        later = later + total(pricing, summed(operation.saved)) * (operation.group != "adapter")
+    return most
 
 
 @of_work

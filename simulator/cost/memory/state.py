@@ -32,6 +32,8 @@ from simulator.cost.operations.sums import (
     WeightTotals,
     adapters_of,
     classed,
+    local_sides,
+    on_device,
     tensor_class,
     weight_totals,
     weights_of,
@@ -216,22 +218,6 @@ def linear_by_class(pricing: Pricing) -> ByClass:
     return ByClass(*(over_layers(contents.with_prediction, each) for each in zip(*kinds, strict=True)))
 
 
-def _sides(pricing: Pricing, matrix: Weight) -> tuple[Array, Array]:
-    """Return the inputs and outputs of a device's part of a matrix, each of shape (n,)."""
-    block = pricing.block
-    inputs, outputs = (np.full(len(block), float(side)) for side in (matrix.inputs, matrix.outputs))
-    cut = block.expert_tensor_parallel if matrix.routed else block.tensor_parallel
-    if matrix.split.endswith("row"):
-        return inputs / cut, outputs
-    return inputs, outputs if matrix.split == "replicated" else outputs / cut
-
-
-def _on_device(pricing: Pricing, matrix: Weight) -> Array:
-    """Return how many matrices like one a device has, shape (n,): its share of the experts, or one."""
-    ranks = pricing.block.expert_parallel if matrix.routed else 1.0
-    return np.full(len(pricing), float(matrix.copies)) / ranks
-
-
 @remembered
 def _matrices(conditions: Conditions, kind: LayerKind) -> tuple[Weight, ...]:
     """Return the unnamed matrices of a layer that an optimizer updates whole.
@@ -254,7 +240,7 @@ def largest_matrix(pricing: Pricing) -> ByClass:
     """Return the parameters of the largest matrix on a device; for experts, of one expert."""
     sizes = {False: np.zeros(len(pricing)), True: np.zeros(len(pricing))}
     for matrix in _model_matrices(pricing):
-        inputs, outputs = _sides(pricing, matrix)
+        inputs, outputs = local_sides(pricing, matrix)
         sizes[matrix.routed] = np.maximum(sizes[matrix.routed], inputs * outputs)
     return ByClass(sizes[False], sizes[True])
 
@@ -275,17 +261,17 @@ def orthogonal_flops(pricing: Pricing, kind: LayerKind) -> ByClass:
     steps = float(OPTIMIZERS[pricing.scenario.framework.optimizer].newton_schulz_steps)
     flops = {False: np.zeros(len(pricing)), True: np.zeros(len(pricing))}
     for matrix in _matrices(conditions_of(pricing.scenario), kind) if steps else ():
-        sides = _sides(pricing, matrix)
+        sides = local_sides(pricing, matrix)
         short, long = np.minimum(*sides), np.maximum(*sides)
         each = steps * (4.0 * short**2 * long + 2.0 * short**3)
-        flops[matrix.routed] = flops[matrix.routed] + each * _on_device(pricing, matrix)
+        flops[matrix.routed] = flops[matrix.routed] + each * on_device(pricing, matrix)
     return ByClass(flops[False], flops[True])
 
 
 @of_work
 def orthogonal_bytes(pricing: Pricing) -> Array:
     """Return the fp32 temporaries for one matrix at a time, shape (n,): update, two iterates, X Xᵀ and its square."""
-    sides = (_sides(pricing, matrix) for matrix in _model_matrices(pricing))
+    sides = (local_sides(pricing, matrix) for matrix in _model_matrices(pricing))
     numbers = (3.0 * inputs * outputs + 2.0 * np.minimum(inputs, outputs) ** 2 for inputs, outputs in sides)
     return FP32 * np.asarray(largest(numbers))
 
@@ -303,9 +289,9 @@ def gathered_bytes(pricing: Pricing, ranks: Array) -> KindArray:
             counts[matrix] = counts.get(matrix, 0.0) + layers
     largest = np.zeros((len(contents.ranks), len(pricing)))
     for matrix, count in counts.items():
-        inputs, outputs = _sides(pricing, matrix)
+        inputs, outputs = local_sides(pricing, matrix)
         left = np.where((ranks > 1.0) & (count > 0.0), np.maximum(np.mod(count, ranks), 1.0), 0.0)
-        largest = np.maximum(largest, left * inputs * outputs * _on_device(pricing, matrix))
+        largest = np.maximum(largest, left * inputs * outputs * on_device(pricing, matrix))
     return HALF * copies * largest
 
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import Final, Literal
 
 from simulator.cost.derived import remembered
-from simulator.cost.dtypes import FP32, HALF, activation_input_bytes, element_bytes, fp4_bytes, narrow_element_bytes
+from simulator.cost.dtypes import (
+    FP32,
+    HALF,
+    activation_input_bytes,
+    adapter_bytes,
+    element_bytes,
+    fp4_bytes,
+    narrow_element_bytes,
+)
 from simulator.cost.operations.record import (
     Amount,
     Collective,
@@ -207,7 +215,53 @@ def input_casts(conditions: Conditions) -> Literal["none", "each", "wide"]:
         return "none"
     if not framework.quantised_base or not (framework.autocast or framework.widened_rest):
         return "each"
-    return "wide" if framework.autocast and (framework.widened_rest or casts_listed(conditions)[1]) else "none"
+    return "wide" if framework.autocast and (framework.widened_rest or puts_out_wide(conditions)) else "none"
+
+
+def multiplies_dropped(conditions: Conditions) -> bool:
+    """Return whether DoRA multiplies the base with what adapters drop at random, apart from what its layer reads."""
+    framework = conditions.framework
+    return framework.decomposed_adapters == "apart" and framework.adapter_dropout == "before"
+
+
+def decomposing(conditions: Conditions) -> tuple[float, float, bool, float]:
+    """Return DoRA's bytes of a number: of adapters, in autocast, whether weights are copied, kept of these (M42)."""
+    framework, width, element = conditions.framework, adapter_bytes(conditions), element_bytes(conditions)
+    narrow = element if framework.autocast else width
+    copied = framework.quantised_base or width > (FP32 if framework.frozen_dtype == "fp32" else element)
+    keeps = multiplies_dropped(conditions) and (copied or narrow < width)
+    return width, narrow, copied, narrow * keeps
+
+
+def puts_out_wide(conditions: Conditions) -> bool:
+    """Return whether products over a quantised base read fp32 as autocast has it (M36), or magnitudes make it (M42)."""
+    (width, narrow, *_), framework = decomposing(conditions), conditions.framework
+    magnified = framework.decomposed_adapters != "none" and width > narrow
+    return framework.quantised_base and (casts_listed(conditions)[1] or magnified)
+
+
+def adapted(conditions: Conditions, operation: Operation) -> Iterator[Weight]:
+    """Yield the weights of an operation that have adapters."""
+    framework = conditions.framework
+    targets, joint = framework.adapter_targets, framework.shared_adapters == "true"
+    if conditions.lora_rank is None or (targets != "all" and operation.group != "attention_projection"):
+        return
+    for weight in operation.weights:
+        left_out = (weight.routed or weight.name == "router") and not framework.expert_adapters
+        other = targets == "query_value" and weight.name not in (_JOINT if joint else _QUERY_VALUE)
+        if weight.matmul and weight.split != "vocabulary" and not left_out and not other:
+            yield weight
+
+
+def decomposed(conditions: Conditions, operations: tuple[Operation, ...]) -> tuple[Weight, ...]:
+    """Return the weights of operations whose adapters have magnitudes (M42)."""
+    chosen = operations if conditions.framework.decomposed_adapters != "none" else ()
+    return tuple(weight for operation in chosen for weight in adapted(conditions, operation))
+
+
+_QUERY_VALUE: Final = ("q", "v", "q_b", "kv_b")
+"""Projections of queries and values, which most models' mapping in peft names (peft 0.19, utils/constants.py)."""
+_JOINT: Final = (*_QUERY_VALUE, "k")  # what that mapping names of a joint product
 
 
 def into_products(conditions: Conditions) -> tuple[str, ...]:

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
 
 from simulator.cost.derived import remembered
-from simulator.cost.dtypes import FP32, element_bytes, parameter_dtype
+from simulator.cost.dtypes import adapter_bytes, element_bytes
 from simulator.cost.operations.attention import compressed, grouped_query, latent, reused
 from simulator.cost.operations.blocks import (
     aggregated,
     collapsed,
+    decomposed,
     expanded,
     input_casts,
     keeps_inputs,
     layer_embedding,
     linear_input,
+    multiplies_dropped,
     norm,
     post_norm,
     residual,
 )
 from simulator.cost.operations.feed_forward import dense, experts, experts_beside, hashed_experts, linear
-from simulator.cost.operations.record import Conditions, Operation, Saved, moved
+from simulator.cost.operations.record import Amount, Conditions, Operation, Saved, Spread, moved
 from simulator.cost.operations.recurrent import filtered, gated_delta, kimi_delta, lightning, mamba, selective_scan
 from simulator.question.specs.model import FeedForward, LayerKind, Mixer
 
@@ -134,17 +137,23 @@ def whole_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation
     if conditions.model.parallel_residual and mixer and feed_forward:
         feed_forward = _parallel(conditions, feed_forward)
     feed_forward = tuple(_read_by_trained(conditions, operation) for operation in feed_forward)
-    return (*mixer, *feed_forward, *layer_embedding(conditions), *_adapters(conditions, kind))
+    operations = (*mixer, *feed_forward, *layer_embedding(conditions))
+    return (*operations, *_adapters(conditions, kind, operations))
 
 
 def _read_by_trained(conditions: Conditions, operation: Operation) -> Operation:
-    """Return a feed-forward operation without the inputs of frozen products that have no adapter (M2)."""
+    """Return a feed-forward operation without the inputs of frozen products that have no adapter (M2).
+
+    An activation's output that is not kept leaves no room for a gradient of the backward pass (M12).
+    """
     framework = conditions.framework
     has_adapters = framework.adapter_targets == "all" and (framework.expert_adapters or operation.group not in _EXPERTS)
     if conditions.lora_rank is None or has_adapters or keeps_inputs(conditions):
         return operation
     read = tuple(tensor for tensor in operation.saved if not tensor.name.endswith(_PRODUCT_INPUTS))
-    return operation._replace(saved=read)
+    product = (each for each in operation.saved if each.name == "ffn_product")
+    more = tuple(Amount(each.amount, each.spread) for each in product)
+    return operation._replace(saved=read, temporary=(*operation.temporary, *more))
 
 
 _PRODUCT_INPUTS = ("ffn_norm_output", "ffn_input", "_product", "dispatched_tokens", "experts_norm_output")
@@ -192,7 +201,7 @@ def _parallel(conditions: Conditions, feed_forward: tuple[Operation, ...]) -> tu
     return (first._replace(saved=first.saved[1:]), *others)
 
 
-def _adapters(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
+def _adapters(conditions: Conditions, kind: LayerKind, others: tuple[Operation, ...]) -> tuple[Operation, ...]:
     """Return the inner activations that LoRA saves, for four linear groups (qkv, output, gate-up, down), two or one.
 
     With `adapter_copies` each adapter's cast input is saved beside what the layer saves: of q, k and v two more, of
@@ -218,8 +227,7 @@ def _adapters(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
         apart = keeps_inputs(conditions)
         more = reads + entered if apart else reads - 1.0 + max(entered - (not model.shared_norm), 0.0)
         # Without autocast they stay in fp32, as the first of each input does then.
-        wide = framework.adapter_copies and not framework.autocast and parameter_dtype(conditions) == "fp32"
-        width, narrow = FP32 if wide else element, cast == "each" and not apart
+        width, narrow = element if framework.autocast else adapter_bytes(conditions), cast == "each" and not apart
         first = narrow * (width - element) * (1.0 + (entered > 0.0 and not model.shared_norm))
         copies = (width * more + first) * hidden + width * (casts == "each") * output
         saved.append(Saved("adapter_copies", copies, "sequence"))
@@ -233,4 +241,14 @@ def _adapters(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
         outputs = model.query_width + heads * model.kv_width + products * inner
         saved.append(Saved("adapter_output_masks", ((output > 0.0) + dense) * hidden, "sequence"))
         saved.append(Saved("adapter_inner_masks", outputs, "tensor"))
-    return (Operation(name="adapters", group="adapter", saved=tuple(saved)),)
+    widths = Counter[Spread]()
+    for weight in decomposed(conditions, others):
+        widths[weight.output_spread] += weight.outputs
+    # DoRA's magnitudes multiply outputs of base and adapter; what is dropped the base multiplies as adapters do (M42).
+    number, dropped = element if framework.autocast else adapter_bytes(conditions), multiplies_dropped(conditions)
+    for spread, width in widths.items():
+        saved.append(Saved(f"{spread}_magnitude_input", number * width * (1.0 + dropped), spread))
+        saved.append(Saved(f"{spread}_base_output", element * width * (not dropped), spread))
+    moves = element + 4.0 * adapter_bytes(conditions)  # two products by magnitudes, and a sum
+    moved = tuple(Amount(moves * width, spread) for spread, width in widths.items())
+    return (Operation(name="adapters", group="adapter", saved=tuple(saved), moved=moved),)

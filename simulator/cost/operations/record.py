@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from simulator.cost.derived import remembered
+from simulator.question.frameworks import profile
 from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.frameworks.stacks import MEGATRON
 from simulator.question.scenario.scenario import Scenario
@@ -111,6 +112,14 @@ class Weight(NamedTuple):
     def routed(self) -> bool:
         """Whether it belongs to routed experts."""
         return self.split in ("expert_column", "expert_row")
+
+    @property
+    def output_spread(self) -> Spread:
+        """Spread of its product's outputs over ranks."""
+        return _SPREADS.get(self.split, "sequence")
+
+
+_SPREADS: Final[dict[str, Spread]] = {"column": "tensor", "expert_column": "copies_tensor", "expert_row": "copies"}
 
 
 class Amount(NamedTuple):
@@ -227,9 +236,7 @@ def conditions_of(scenario: Scenario) -> Conditions:
 
 def merges_experts(conditions: Conditions) -> bool:
     """Return whether adapters of routed experts multiply a merged copy of all experts' weights (M40)."""
-    framework, adapted = conditions.framework, conditions.lora_rank is not None
-    merges = framework.merged_expert_adapters != "none"
-    return adapted and merges and framework.expert_adapters and framework.adapter_targets == "all"
+    return conditions.lora_rank is not None and profile.merges_experts(conditions.framework)
 
 
 SWAPPED: Final = frozenset(("attention_projection", "position", "context_exchange", "core_attention"))

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Final, Literal, assert_never, cast
+from typing import Literal, assert_never, cast
 
 import numpy as np
 
 from simulator.cost.derived import Pricing, of_sizes, of_work, remembered
-from simulator.cost.operations.blocks import embedding, inputs, output_layer
+from simulator.cost.operations.blocks import adapted, decomposed, embedding, inputs, output_layer
 from simulator.cost.operations.layer import layer_operations, shared_repeats
 from simulator.cost.operations.recompute import Modules, repeated
 from simulator.cost.operations.record import (
@@ -155,6 +155,22 @@ def _reached(islands: float, chosen: float, members: float) -> float:
     for drawn in range(int(chosen)):
         missed *= max(members - part - drawn, 0.0) / (members - drawn)
     return islands * (1.0 - missed)
+
+
+def local_sides(pricing: Pricing, matrix: Weight) -> tuple[Array, Array]:
+    """Return the inputs and outputs of a device's part of a matrix, each of shape (n,)."""
+    block = pricing.block
+    inputs, outputs = (np.full(len(block), float(side)) for side in (matrix.inputs, matrix.outputs))
+    cut = block.expert_tensor_parallel if matrix.routed else block.tensor_parallel
+    if matrix.split.endswith("row"):
+        return inputs / cut, outputs
+    return inputs, outputs if matrix.split == "replicated" else outputs / cut
+
+
+def on_device(pricing: Pricing, matrix: Weight) -> Array:
+    """Return how many matrices like one a device has, shape (n,): its share of the experts, or one."""
+    ranks = pricing.block.expert_parallel if matrix.routed else 1.0
+    return np.full(len(pricing), float(matrix.copies)) / ranks
 
 
 def total(pricing: Pricing, amounts: Mapping[Spread, float]) -> Array:
@@ -302,7 +318,7 @@ def tensor_class(operation: Operation, weight: Weight) -> TensorClass:
 def adapters_of(conditions: Conditions, operations: tuple[Operation, ...], below: float = np.inf) -> WeightTotals:
     """Return the LoRA parameters on the target weights: rank x (inputs + outputs), split as the weight is.
 
-    Of those with `below` numbers or more none count.
+    DoRA's magnitudes are as many as outputs. Of those with `below` numbers or more none count.
 
     Megatron and Paddle split one of the two adapter matrices with the weight and replicate the other, on the unsplit
     side. Products of one input may share an adapter.
@@ -311,22 +327,17 @@ def adapters_of(conditions: Conditions, operations: tuple[Operation, ...], below
     if rank is None:
         return WeightTotals()
     result = WeightTotals()
-    targets = conditions.framework.adapter_targets
+    magnitudes = float(conditions.framework.decomposed_adapters != "none")
     for operation in operations:
-        if targets != "all" and operation.group != "attention_projection":
-            continue
         fused = sharing == "true" or (sharing == "network" and operation.group == "feed_forward")
         shared: set[tuple[int, str]] = set()
-        for weight in operation.weights:
-            left_out = (weight.routed or weight.name == "router") and not conditions.framework.expert_adapters
-            other = targets == "query_value" and weight.name not in (_JOINT if fused else _QUERY_VALUE)
-            if left_out or other or not weight.matmul or weight.split == "vocabulary":
-                continue
+        for weight in adapted(conditions, operation):
             joined = fused and (weight.inputs, weight.split) in shared and weight.split.endswith("column")
             shared.add((weight.inputs, weight.split))
             first, second = (float(rank * side) for side in (weight.inputs, weight.outputs))
             first = 0.0 if joined or first >= below else first * weight.copies
             second = 0.0 if second >= below else second * weight.copies
+            second += magnitudes * weight.outputs * weight.copies * (weight.outputs < below)
             if weight.routed and merges_experts(conditions):  # what reads one input has one adapter of their ranks' sum
                 second *= sum(each.matmul and each.split == weight.split for each in operation.weights)
             if weight.split == "column":
@@ -336,11 +347,6 @@ def adapters_of(conditions: Conditions, operations: tuple[Operation, ...], below
             else:
                 result += classed(weight, first + second)
     return result
-
-
-_QUERY_VALUE: Final = ("q", "v", "q_b", "kv_b")
-"""Projections of queries and values, which most models' mapping in peft names (peft 0.19, utils/constants.py)."""
-_JOINT: Final = (*_QUERY_VALUE, "k")  # what that mapping names of a joint product
 
 
 def classed(weight: Weight, parameters: float) -> WeightTotals:
@@ -450,6 +456,8 @@ class Work(NamedTuple):
     """Products of one routed expert."""
     adapters: WeightTotals
     """LoRA parameters on those products; 0 without adapters."""
+    decomposed: tuple[Weight, ...]
+    """Weights whose adapters have magnitudes (DoRA)."""
     core_width: float
     """Width of attention's two products over all scores."""
     windows: tuple[tuple[Window, float], ...]
@@ -495,6 +503,7 @@ def _work(conditions: Conditions, operations: tuple[Operation, ...]) -> Work:
         shapes=_shapes(conditions, operations, routed=False),
         grouped=_shapes(conditions, operations, routed=True),
         adapters=adapters_of(conditions, operations),
+        decomposed=decomposed(conditions, operations),
         core_width=core_width(operations),
         windows=tuple(
             (operation.core_window, operation.core_width)

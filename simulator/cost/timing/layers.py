@@ -40,6 +40,7 @@ from simulator.cost.timing.products import (
     attention_rate,
     attention_tile_tokens,
     counted_head_width,
+    decomposed_seconds,
     dequantised_seconds,
     expert_launches,
     expert_products,
@@ -234,12 +235,14 @@ def _compute(pricing: Pricing, work: Work) -> _Compute:
         adapters = np.add(*product_flops(pricing, work.adapters)) / gemm_rate(pricing.scenario)
     rate = memory_rate(pricing.scenario)
     forward, anew = total(pricing, work.moved) / rate, dequantised_seconds(pricing, work)
+    norms, dropped = decomposed_seconds(pricing, work)
+    backward = 2.0 * forward + total(pricing, work.moved_backward) / rate
     return _Compute(
         dense=summed_products(pricing, work.shapes),
         routed=expert_products(pricing, work),
         adapters=adapters,
         attention=attention_seconds(pricing, work.core_width) + bounded_seconds(pricing, work),
-        elementwise=(forward + anew, 2.0 * forward + total(pricing, work.moved_backward) / rate + anew),
+        elementwise=(forward + anew + norms, backward + anew + dropped),
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from simulator.cost.derived import Pricing, derived
 from simulator.cost.dtypes import element_bytes, gradient_bytes, narrow_element_bytes, quantised_bytes
 from simulator.cost.operations.attention import composed
-from simulator.cost.operations.blocks import output_layer, prediction
+from simulator.cost.operations.blocks import decomposing, multiplies_dropped, output_layer, prediction
 from simulator.cost.operations.recompute import Modules
 from simulator.cost.operations.record import conditions_of, merges_experts
 from simulator.cost.operations.sums import (
@@ -21,7 +21,9 @@ from simulator.cost.operations.sums import (
     chosen_parameters,
     extent,
     layer_work,
+    local_sides,
     mean_attended_share,
+    on_device,
     partly_repeated,
     repeated_work,
     sequence_split,
@@ -70,9 +72,7 @@ def attention_rate(scenario: Scenario) -> float:
             # PyTorch accumulates 16-bit products in fp32, and products of fp32 (M41). Fused kernels pad a head.
             wide = composed(conditions_of(scenario), "grouped_query")
             if wide or element_bytes(scenario) * scenario.model.head_dim % _LOADED_BYTES:
-                peaks = scenario.hardware.peak_flops_per_second
-                # A sixteenth where a data sheet omits it, as on A100 (19.5 of 312) and H100 (67 of 989 TFLOP/s).
-                return peaks.get("fp32", peaks[wide_precision(scenario)] / 16.0) * values.attention_unaligned
+                return fp32_peak(scenario) * values.attention_unaligned
             share = values.attention_efficiency_unfused
         case "flash_1":
             share = reach * values.attention_efficiency_flash_1
@@ -120,6 +120,12 @@ def counted_head_width(scenario: Scenario, width: float) -> Array | float:
 def wide_precision(scenario: Scenario) -> str:
     """Return the 16-bit type of attention and output layer, which fp8 leaves alone."""
     return "bf16" if scenario.precision in NARROW else scenario.precision
+
+
+def fp32_peak(scenario: Scenario) -> float:
+    """Return the FLOP/s of products of fp32: where a data sheet omits it a sixteenth, as on A100 and H100."""
+    peaks = scenario.hardware.peak_flops_per_second
+    return peaks.get("fp32", peaks[wide_precision(scenario)] / 16.0)
 
 
 def usual_rate(scenario: Scenario, precision: str) -> float:
@@ -379,6 +385,24 @@ def dequantised_seconds(pricing: Pricing, work: Work) -> Array | float:
     shapes = [product_shape(pricing, each) for each in products]
     numbers = sum(shape.at_once * shape.outputs * shape.depth for shape in shapes)
     return (quantised_bytes(scenario) + element_bytes(scenario)) * numbers / memory_rate(scenario)
+
+
+def decomposed_seconds(pricing: Pricing, work: Work) -> tuple[Array | float, Array | float]:
+    """Return the seconds that DoRA adds to a forward and a backward pass: `B A`, norms, what is dropped (M42)."""
+    scenario, forward, backward = pricing.scenario, np.zeros(len(pricing)), np.zeros(len(pricing))
+    (width, narrow, copied, _), element = decomposing(conditions_of(scenario)), element_bytes(scenario)
+    efficiency = scenario.coefficients.time.gemm_efficiency
+    rate = fp32_peak(scenario) * efficiency if narrow > element else wide_gemm_rate(scenario)
+    for weight in work.decomposed:
+        (inputs, outputs), at_once = local_sides(pricing, weight), on_device(pricing, weight)
+        moved = (7.0 * width + narrow + (element + width) * copied + element) * inputs * outputs
+        moved = moved + (2.0 * width + (width + 2.0 * narrow) * (narrow < width)) * inputs**2
+        ranked = 2.0 * cast("int", scenario.lora_rank) * inputs * (inputs + outputs)
+        forward = forward + at_once * (ranked / rate + moved / memory_rate(scenario))
+        again = 2.0 * inputs * weight.outputs * extent(pricing, weight.output_spread) / rate
+        again = again * multiplies_dropped(conditions_of(scenario))
+        forward, backward = forward + again, backward + again
+    return forward, backward
 
 
 def product_shape(pricing: Pricing, product: Product) -> ProductShape:

@@ -206,6 +206,8 @@ def _is_chat(arguments: Arguments) -> bool:
     if rank is not None and rank.text != "0":
         arguments.add("lora_rank", rank.values, rank.value_line)
     line = arguments.entries["zero_stage"][-1].place.line
+    length = () if arguments.has(*_LENGTHS) else ("max_seq_len=512",)
+    arguments.add_defaults(("per_device_train_batch_size=16", *length), line)
     if arguments.has("offload"):
         arguments.add("zero_optimization.offload_optimizer.device", [known_value("cpu", line)], line)
     arguments.add("bf16" if arguments.text("precision", "dtype") == "bf16" else "fp16", [], line)
@@ -244,6 +246,7 @@ STEP_LOG: Final = StepLogForm(
 
 
 _MARKS: Final = frozenset(["model_name_or_path", "per_device_train_batch_size"])
+_CHAT: Final = frozenset(["model_name_or_path", "zero_stage"])
 _SCRIPT: Final = re.compile(r"(?<![a-z])(?:sft|dpo|kto|orpo|reward_model|reward_modeling|reward)(?![a-z]).*\.py$")
 """Names of TRL's scripts and of scripts modelled on them, which take a file in place of flags."""
 _ENGINE: Final = frozenset(["deepspeed", "deepspeed_config", "zero_stage"])
@@ -260,7 +263,7 @@ def _cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, i
 
 def _is_trainer(launch: LaunchCommand) -> bool:
     by_name = launch.flags >= {"model_name", "per_device_train_batch_size"} and "model" not in launch.flags
-    marked = launch.flags >= _MARKS or by_name or "train_args_file" in launch.flags
+    marked = launch.flags >= _MARKS or launch.flags >= _CHAT or by_name or "train_args_file" in launch.flags
     script = PurePath(launch.script.text).name  # of TRL's kind, and configured by a file
     by_file = _SCRIPT.search(script) is not None and any(text.endswith(SUFFIXES) for text in launch.texts)
     return launch.launcher != "other" and (marked or by_file)

@@ -267,6 +267,7 @@ class FrameworkProfile(Switches, kw_only=True):
     adapter_targets: str = switch(default="all", choices=("all", "attention", "query_value"))
     expert_adapters: bool = switch(default=True)
     merged_expert_adapters: str = switch(default="none", choices=("none", "folded", "added"))
+    decomposed_adapters: str = switch(default="none", choices=("none", "joint", "apart"))
     saved_modules: str = switch(default="none", choices=("none", "embedding", "output", "both"))
     saved_modules_dtype: DType = switch(default="bf16", choices=("bf16", "fp32"))
     adapter_copies: bool = switch(default=False, moves=("memory", "host"))
@@ -375,6 +376,12 @@ class FrameworkProfile(Switches, kw_only=True):
     splits_last_backward: bool = switch(default=True)
     mtp: bool = switch(default=False)
     unmeasured_runtime: bool = switch(default=False)
+
+
+def merges_experts(profile: FrameworkProfile) -> bool:
+    """Return whether adapters of routed experts multiply a merged copy of all experts' weights (M40)."""
+    merges = profile.merged_expert_adapters != "none"
+    return merges and profile.expert_adapters and profile.adapter_targets == "all"
 
 
 def switches() -> tuple[dataclasses.Field[Any], ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from simulator.errors import InputError
 from simulator.question.coefficients import Coefficients
-from simulator.question.frameworks.profile import FrameworkProfile
+from simulator.question.frameworks.profile import FrameworkProfile, merges_experts
 from simulator.question.frameworks.stacks import MEGATRON, ReleaseCase, with_release
 from simulator.question.scenario.inputs import BY_INPUT, WORKLOAD, Workload
 from simulator.question.scenario.lengths import Lengths
@@ -139,6 +139,10 @@ class Scenario(Workload, kw_only=True):
         object.__setattr__(self, "framework", _first_of_equals(self.framework))
         if self.lora_rank is not None and self.lora_rank > self.model.hidden_size:
             raise InputError(f"lora_rank {self.lora_rank}: must be at most the hidden size {self.model.hidden_size}")
+        decomposed = self.lora_rank is not None and self.framework.decomposed_adapters == "apart"
+        if decomposed and self.model.is_moe and merges_experts(self.framework):  # peft 0.21, ParamWrapper
+            other = "merged_expert_adapters=none or adapter_targets=attention"
+            raise InputError(f"--option decomposed_adapters=apart: peft has none for experts of one parameter: {other}")
         if self.groups and sum(group.devices for group in self.groups) != self.devices:
             raise InputError(f"devices {self.devices}: the node groups add up to another number")
         per_node = self.hardware.devices_per_node

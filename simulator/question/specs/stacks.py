@@ -57,21 +57,24 @@ def releases() -> Mapping[str, Mapping[str, Any]]:
 def release_rows(stack: str) -> Iterator[dict[str, Any]]:
     """Yield the recipes of release `stack`: layout and switches as mappings, `lines` the file and line of each value.
 
-    A value stands as `name=value@line` of the recipe's own file, or `@number:line` of another one.
+    A value stands as `name=value@line` of the recipe's own file, or `@number:line` of one in the folder's `files.csv`.
     """
     if "@" not in stack or stack not in STACK_FILES:
         return
     table = Path(FRAMEWORK_FOLDER, STACK_FILES[stack]).parent.parent / "releases" / f"{stack.partition('@')[2]}.csv"
     if not table.exists():  # a year of a trainer has no recipes of its own
         return
-    others = table.with_suffix(".files.csv")
-    named = read_table(str(others), others.stem) if others.exists() else ()
-    files = {row["number"]: row["file"] for row in named}
+    files = {row["number"]: row["file"] for row in _files(table.parent)}
     for row in read_table(str(table), table.stem):
         files[""] = row["file"].rpartition(":")[0]
         lines: dict[str, str] = {}
         parts = {column: dict(_values(row[column], files, lines)) for column in ("layout", "switches")}
         yield {**row, **parts, "lines": lines}
+
+
+def _files(folder: Path) -> list[dict[str, str]]:
+    """Return the files that values of a folder's releases stand in, by number; none where each has its own alone."""
+    return read_table(str(folder / "x.csv"), "files") if (folder / "files.csv").exists() else []
 
 
 def _values(text: str, files: Mapping[str, str], lines: dict[str, str]) -> Iterator[tuple[str, str]]:

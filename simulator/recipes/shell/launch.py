@@ -197,7 +197,7 @@ _TRAINING: Final = {name: row["trains"].split() for name, row in _commands("prog
 _WORDS_BEFORE_OPTIONS: Final = ("accelerate", "tune")
 """Programs whose subcommand takes a launcher's options, a script, and the script's arguments."""
 _UNREAD: Final = frozenset(["colossalai", "xtuner"])
-_UNREAD_MODULES: Final = re.compile(r"openrlhf\.cli\.train_\w+|verl\.trainer\.(main_ppo|\w*sft_trainer)\w*")
+_UNREAD_MODULES: Final = re.compile(r"openrlhf\.cli\.train_[^sd]\w+|verl\.trainer\.(main_ppo|\w*sft_trainer)\w*")
 """Programs, and modules of `python -m`, that train by themselves and whose flags are not read."""
 _SUBMITTERS: Final = frozenset(["mason.py"])
 _PYTHON: Final = re.compile(r"python[0-9.]*")
@@ -284,6 +284,8 @@ def other_trainer(launch: TrainingCommand) -> str:
     """Return the program or module of a trainer whose flags are never read; empty for others."""
     if _UNREAD_MODULES.fullmatch(launch.script.text):
         return launch.script.text
+    if "actor_zero_stage" in launch.flags:
+        return "step 3 of DeepSpeed-Chat"
     return launch.program if launch.program in _UNREAD else ""
 
 

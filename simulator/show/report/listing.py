@@ -195,7 +195,7 @@ _CLASSES = (
     "no_effect: changes neither memory nor speed as far as they are modelled.",
     "not_modelled: has an effect that is not priced; its weight says what `simulate check` then leaves out.",
     'verdict: any verdict. bound, activations: "does not fit". figure: nothing, it warns.',
-    "A flag at its default, or off, counts as absent. A flag of no table leaves the verdict cannot_tell.",
+    "A flag at its default, or off, counts as absent. One of no table, but trackers', leaves the verdict cannot_tell.",
 )  # notes under a table of flags
 
 

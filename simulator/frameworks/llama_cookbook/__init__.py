@@ -1,0 +1,1 @@
+"""llama-cookbook: `framework` reads its `finetuning.py`, FSDP 1 by flags."""

@@ -1,0 +1,1 @@
+"""OpenRLHF: `framework` reads its fine-tuning programs, supervised and on preferences."""
