@@ -78,7 +78,7 @@ def _head_counts(scenario: Scenario) -> tuple[int, ...]:
     return (model.num_attention_heads, *sliding, *(heads for heads in linear if heads))
 
 
-def _undivided_attention(pricing: Pricing) -> Any:
+def _undivided(pricing: Pricing) -> Any:
     alone = not UNDIVIDED.isdisjoint(kind.mixer for kind in pricing.scenario.model.layer_kinds)
     return alone and (pricing.block.tensor_parallel > 1) | (pricing.block.context_parallel > 1)
 
@@ -146,7 +146,7 @@ def _exchanged_heads(scenario: Scenario) -> int:
     return model.num_attention_heads if scenario.framework.repeat_kv else model.num_key_value_heads
 
 
-def _context_heads(pricing: Pricing) -> Any:
+def _context(pricing: Pricing) -> Any:
     scenario, block = pricing.scenario, pricing.block
     if scenario.framework.cp_communication not in ("all_to_all", "all_to_all_ring"):
         return False
@@ -188,7 +188,7 @@ def _zero_stage(pricing: Pricing) -> Any:
     return block.zero_stage > highest
 
 
-def _sharding_groups(pricing: Pricing) -> Any:
+def _sharding_degree(pricing: Pricing) -> Any:
     scenario, block = pricing.scenario, pricing.block
     degree, groups = scenario.framework.sharding_degree, scenario.framework.sharding_replicas
     if groups > 1:
@@ -283,7 +283,7 @@ def _refused_experts(scenario: Scenario, layout: Layout) -> str:
     )
 
 
-def _groups_text(scenario: Scenario, _: Layout) -> str:
+def _sharding_groups(scenario: Scenario, _: Layout) -> str:
     groups = scenario.framework.sharding_replicas
     return f"{groups} groups" if groups > 1 else f"groups of {scenario.framework.sharding_degree}"
 
@@ -297,7 +297,7 @@ def tensor_parallel_across_nodes(pricing: Pricing) -> Any:
     return np.any([joined % size != 0 for joined in each for size in sizes], axis=0)
 
 
-def _layers(pricing: Pricing) -> Any:
+def _cut(pricing: Pricing) -> Any:
     """Return whether a rank lacks a layer or the cut does not add up."""
     scenario, block = pricing.scenario, pricing.block
     layers = block.stage_layers
@@ -400,14 +400,14 @@ _MIXERS: Final = LATENT | {"grouped_query", "sliding"}  # mixers whose saved ten
 _BY_MODULE: Final = ("none", "selective")  # recompute modes under which layers still save tensors by module
 
 
-def _offload_pipeline(pricing: Pricing) -> Any:
+def _offload_with_pipeline(pricing: Pricing) -> Any:
     """Return the layouts that offload whole layers with a pipeline, where the framework cannot."""
     limits = pricing.scenario.framework.limits
     refused = pricing.block.pipeline_parallel > 1 and not limits.activation_offload_with_pipeline
     return pricing.offloads("activations") & refused
 
 
-def _offload_recompute(pricing: Pricing) -> Any:
+def _offload_with_recompute(pricing: Pricing) -> Any:
     """Return the layouts that offload whole layers with recompute, where the framework cannot."""
     if pricing.scenario.framework.limits.activation_offload_with_recompute:
         return False
@@ -430,7 +430,7 @@ def _experts_again(pricing: Pricing) -> Any:
     return pricing.recomputes("selective") & ((modules.astype(np.intp) & experts) > 0)
 
 
-def _captured_layers(pricing: Pricing) -> Any:
+def _captured(pricing: Pricing) -> Any:
     """Return the layouts whose layers are captured one by one and done again whole, or moved to the host."""
     graphs = pricing.scenario.framework.cuda_graphs
     if graphs in ("none", "full_iteration"):
@@ -478,16 +478,43 @@ def _offload_problems(scenario: Scenario) -> Iterator[str]:
 
 
 _BROKEN: Mapping[str, Masks] = {
+    "devices": _devices,
+    "heads": _heads,
+    "undivided_attention": _undivided,
+    "kv_heads": _kv_heads,
+    "ffn": _ffn,
+    "vocabulary": _vocabulary,
+    "layers": _cut,
+    "expert_overlap": _expert_overlap,
+    "node_groups": _node_groups,
+    "schedule": _schedule,
+    "virtual_stages": _virtual_stages,
+    "batch": _batch,
+    "sequence": _sequence,
+    "context_heads": _context,
+    "unfused_context": _unfused_context,
+    "experts": _experts,
+    "sequence_parallel": _sequence_parallel,
+    "zero_stage": _zero_stage,
+    "sharding_groups": _sharding_degree,
     "fp4_recipe": lambda p: (
         p.scenario.precision == "fp4" and p.scenario.framework.fp4_recipe != _fp4_of_device(p.scenario)
     ),
+    "fp8_recipe": _fp8_recipe,
     "parameters_on_host": lambda p: (p.block.zero_stage < 3) & p.scenario.framework.offload_parameters,
     "step_in_backward": lambda p: (micro_batches(p) > 1.0) & p.scenario.framework.step_in_backward,
+    "offload_pipeline": _offload_with_pipeline,
+    "offload_recompute": _offload_with_recompute,
+    "offloaded_modules": _offloaded_modules,
+    "captured_layers": _captured,
+    "two_stages": _two_stages,
+    "recompute_layers": _recompute_layers,
+    "recompute_modules": _recompute_modules,
     "recompute_operations": lambda p: (
         p.recomputes("operations") & (not p.scenario.framework.limits.recomputes_operations)
     ),
     "tensor_parallel_across_nodes": tensor_parallel_across_nodes,
-}  # of rules by id; any other is broken where the function of its name says so
+}
 _FIGURES: Mapping[str, Callable[[Scenario, Layout], object]] = {
     "scenario": lambda s, _: s,
     "heads": lambda s, _: " or ".join(map(str, dict.fromkeys(_head_counts(s)))),
@@ -511,7 +538,7 @@ _FIGURES: Mapping[str, Callable[[Scenario, Layout], object]] = {
     "on_or_off": lambda _, x: "on" if x.sequence_parallel else "off",
     "switch_of_sequence_parallel": lambda _, x: f"--{'no-' if x.sequence_parallel else ''}sequence-parallel",
     "replicas": lambda _, x: x.data_parallel * x.context_parallel,
-    "sharding_groups": _groups_text,
+    "sharding_groups": _sharding_groups,
     "fp4_of_device": lambda s, _: _fp4_of_device(s),
     "layers_recomputed": _refused_layers,
     "modules": _refused_modules,
@@ -533,9 +560,8 @@ class _Figures(dict[str, object]):
 
 def _rules() -> Iterator[Rule]:
     for row in read_table(__file__, "rules"):
-        name, settings = row["id"], tuple(row["settings"].split())
-        masks = _BROKEN[name] if name in _BROKEN else globals()[f"_{name}"]
-        yield Rule(name, masks, row["about"], row["message"], row["fix"], settings)
+        settings = tuple(row["settings"].split())
+        yield Rule(row["id"], _BROKEN[row["id"]], row["about"], row["message"], row["fix"], settings)
 
 
 *_ALWAYS, ACROSS_NODES = _rules()

@@ -601,13 +601,26 @@ def _unmarked(text: str, holes: Sequence[Piece], line: int) -> list[Piece]:
     ]
 
 
-_NAMED: Final = "eval exit set shift getopts printf test pwd echo cat expr cut let sed tee"  # functions here
 _BUILTINS: Final[Mapping[str, Callable[[Walk, list[Value], int], Truth]]] = {
-    **{name: globals()[f"_{name}"] for name in _NAMED.split()},
     **dict.fromkeys(("cd", "pushd", "popd"), _cd),
+    "eval": _eval,
+    "exit": _exit,
     **dict.fromkeys(("return", "break", "continue"), _leave),
+    "set": _set,
+    "shift": _shift,
     **dict.fromkeys(("read", "mapfile", "readarray"), _read),
+    "getopts": _getopts,
+    "printf": _printf,
     **dict.fromkeys(("source", "."), _include),
+    "test": _test,
+    "pwd": _pwd,
+    "echo": _echo,
+    "cat": _cat,
+    "expr": _expr,
+    "cut": _cut,
+    "let": _let,
+    "sed": _sed,
+    "tee": _tee,
     "false": lambda _walk, _argv, _line: False,
 }
 

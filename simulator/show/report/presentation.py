@@ -33,11 +33,10 @@ PROSE_WIDTH = 48
 """Characters per line of a column that is broken into lines."""
 
 
-def _aligned(headers: Sequence[str], cells: Sequence[Sequence[str]], left: Collection[int], *, on_page: bool) -> str:
-    """Return a table as tabulate's `simple` for a terminal, or its `github` for a page."""
+def _aligned(headers: Sequence[str], cells: Sequence[Sequence[str]], left: Collection[int]) -> str:
+    """Return a table for a terminal as tabulate writes it, whose import takes longer than all tables of an answer."""
     rows = [[text.split("\n") for text in headers], *([text.strip().split("\n") for text in row] for row in cells)]
     widths = [max(len(_COLOUR.sub("", line)) for text in column for line in text) for column in zip(*rows, strict=True)]
-    first, between, last = ("| ", " | ", " |") if on_page else ("", " " * BETWEEN, "")
     lines: list[str] = []
     for row in rows:
         for parts in zip_longest(*row, fillvalue=""):
@@ -46,11 +45,26 @@ def _aligned(headers: Sequence[str], cells: Sequence[Sequence[str]], left: Colle
                 part + " " * blanks if column in left else " " * blanks + part
                 for column, (part, blanks) in enumerate(zip(parts, room, strict=True))
             ]
-            lines.append(f"{first}{between.join(padded)}{last}".rstrip())
+            lines.append((" " * BETWEEN).join(padded).rstrip())
         if row is rows[0]:
-            rule = f"{first}{between.join('-' * width for width in widths)}{last}"
-            lines.append(rule.replace(" ", "-") if on_page else rule.rstrip())
+            lines.append((" " * BETWEEN).join("-" * width for width in widths).rstrip())
     return "\n".join(lines)
+
+
+def _markdown(headers: Sequence[str], cells: Sequence[Sequence[str]], left: Collection[int]) -> str:
+    import tabulate  # noqa: PLC0415  start-up time
+
+    padding, tabulate.MIN_PADDING = tabulate.MIN_PADDING, 0  # a column may be as narrow as its header
+    try:
+        return tabulate.tabulate(
+            cells,
+            headers=[_on_one_line(header) for header in headers],
+            tablefmt="github",
+            disable_numparse=True,
+            colalign=["left" if column in left else "right" for column in range(len(headers))] if cells else None,
+        )
+    finally:
+        tabulate.MIN_PADDING = padding
 
 
 def _on_one_line(header: str) -> str:
@@ -299,7 +313,7 @@ class Presentation(Bare, kw_only=True):
             return _html(headers, rows, left, bars)
         cells = [[_cell(text, self.style) for text in row] for row in rows]
         if self.style == "markdown":
-            return _aligned([*map(_on_one_line, headers)], cells, left, on_page=True) if headers else ""
+            return _markdown(headers, cells, left)
         lengths = wrapped if isinstance(wrapped, Mapping) else dict.fromkeys(wrapped, PROSE_WIDTH)
         for column, header in enumerate(headers):
             if header in lengths:
@@ -308,7 +322,7 @@ class Presentation(Bare, kw_only=True):
                         textwrap.fill(line, lengths[header], break_on_hyphens=False) for line in row[column].split("\n")
                     )
                     row[column] = "\n".join(lines)
-        return _aligned(headers, cells, left, on_page=False)
+        return _aligned(headers, cells, left)
 
     def columns(self, columns: Sequence[Column], wrapped: Mapping[str, int] = MappingProxyType({})) -> str:
         """Return columns as a table; those with a `wrapped` header are broken into lines, as in `grid`."""

@@ -102,11 +102,10 @@ def sequence(config: Config, fields: Fields, how: How) -> Fields:
     """Return the fields of a sequence of layers in their shortest form; nothing where all layers are alike."""
     if "mixers" not in how and "networks" not in how:
         return {}
-    # Rules of layers are the functions here that have the names in the table.
-    mixed: Fields = globals()[f"_{how['mixers']}"](config, fields, how) if "mixers" in how else {}
+    mixed: Fields = MIXERS[how["mixers"]](config, fields, how) if "mixers" in how else {}
     layers = int(({**fields, **mixed})["num_hidden_layers"])
     if "networks" in how:
-        mixed |= globals()[f"_{how['networks']}"](config, fields | mixed, how)
+        mixed |= NETWORKS[how["networks"]](config, fields | mixed, how)
     mixers, networks = mixed.pop("mixers", ()), mixed.pop("feed_forwards", ())
     if widths := mixed.pop("intermediate_sizes", ()):
         mixed["intermediate_sizes"] = period(widths)
@@ -359,7 +358,7 @@ def _pruned_blocks(config: Config, fields: Fields, _how: How) -> Fields:
     }
 
 
-def _experts_behind_hashed(config: Config, fields: Fields, _how: How) -> Fields:
+def _behind_hashed(config: Config, fields: Fields, _how: How) -> Fields:
     """DeepSeek-V4's rule: leading layers whose experts a table chooses, then those that a router does."""
     layers, hashed = fields["num_hidden_layers"], config.integer("num_hash_layers", 3)
     default = ["hash_moe" if i < hashed else "moe" for i in range(layers)]
@@ -373,7 +372,7 @@ def _routed(layers: int, routed: Callable[[int], object]) -> Fields:
     return {"feed_forwards": networks}
 
 
-def _experts_by_step(config: Config, fields: Fields, _how: How) -> Fields:
+def _by_step(config: Config, fields: Fields, _how: How) -> Fields:
     """Qwen's rule: experts in every `decoder_sparse_step`-th layer but those of `mlp_only_layers`."""
     step, dense = config.layers("decoder_sparse_step", 1), set(config.integers("mlp_only_layers"))
     return _routed(fields["num_hidden_layers"], lambda i: i not in dense and (i + 1) % step == 0)
@@ -386,21 +385,21 @@ def _experts_chosen(config: Config, fields: Fields, how: How) -> Fields:
     return _routed(min(layers, len(listed)), lambda i: listed[i])
 
 
-def _experts_interleaved(config: Config, fields: Fields, _how: How) -> Fields:
+def _interleaved(config: Config, fields: Fields, _how: How) -> Fields:
     """Llama 4's rule: experts in the layers of `moe_layers`, else in every n-th."""
     layers, step = fields["num_hidden_layers"], config.layers("interleave_moe_layer_step", 1)
     routed = set(config.integers("moe_layers") or range(step - 1, layers, step))
     return _routed(layers, lambda i: i in routed)
 
 
-def _experts_listed(config: Config, fields: Fields, _how: How) -> Fields:
+def _listed(config: Config, fields: Fields, _how: How) -> Fields:
     """Step's rule: experts in the layers of `moe_layers_enum`, else behind the leading ones."""
     layers, leading = fields["num_hidden_layers"], config.layers("first_k_dense_replace", low=0)
     routed = set(config.numbers_of_text("moe_layers_enum") or range(leading, layers))
     return _routed(layers, lambda i: i in routed)
 
 
-def _experts_between(config: Config, fields: Fields, _how: How) -> Fields:
+def _between(config: Config, fields: Fields, _how: How) -> Fields:
     """ERNIE's rule: experts in every n-th layer from a first one to a last one."""
     layers, start = fields["num_hidden_layers"], config.single("moe_layer_start_index", 1)
     every = config.replaced(moe_layer_interval=config.single("moe_layer_interval", 1)).layers("moe_layer_interval")
@@ -416,6 +415,34 @@ def _mlp_layer_types(config: Config, fields: Fields, _how: How) -> Fields:
     known: dict[str, FeedForward] = {"dense": "gated", "sparse": "experts"}
     words = _words(config, "mlp_layer_types", layers, default)
     return {"feed_forwards": translated(config, "mlp_layer_types", words, known)}
+
+
+LayerRule = Callable[[Config, Fields, How], Fields]
+MIXERS: Final[Mapping[str, LayerRule]] = {
+    "every_window": _every_window,
+    "step_rank": _step_rank,
+    "layer_types": _layer_types,
+    "windows_behind": _windows_behind,
+    "chosen": _chosen,
+    "rotated_windows": _rotated_windows,
+    "indexer_types": _indexer_types,
+    "blocks_of_one_part": _blocks_of_one_part,
+    "compressed": _compressed,
+    "gemma4": _gemma4,
+    "kimi": _kimi,
+    "pruned_blocks": _pruned_blocks,
+}
+"""Rules of mixers by their name in the table; one that describes both parts of a layer gives both."""
+NETWORKS: Final[Mapping[str, LayerRule]] = {
+    "experts_by_step": _by_step,
+    "experts_chosen": _experts_chosen,
+    "experts_interleaved": _interleaved,
+    "experts_listed": _listed,
+    "experts_between": _between,
+    "mlp_layer_types": _mlp_layer_types,
+    "experts_behind_hashed": _behind_hashed,
+}
+"""Rules of feed-forward parts by their name in the table."""
 
 
 _PRICED_AS: Final[Mapping[Activation, str]] = {
