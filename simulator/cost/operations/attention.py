@@ -9,6 +9,7 @@ from simulator.cost.dtypes import FP32, HALF, element_bytes, narrow_number_bytes
 from simulator.cost.operations.blocks import (
     cast,
     columns,
+    first_products,
     input_casts,
     keeps_inputs,
     norm_bytes,
@@ -237,25 +238,14 @@ def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tup
         output = (*output, Saved("value", read * repeated, shared_spread(mixer, "key_value")))
     copies, summed = separate_products(conditions, "attention", 3)
     joined = Collective("tensor", "gather", element * (query + key + own), shared_spread(mixer, "gathered"), "nothing")
-    projection = Operation(
-        name="query_key_value",
-        group="attention_projection",
-        weights=_weights(conditions, mixer),
-        saved=(*output, *copies),
-        moved=cast(conditions, float(model.hidden_size), "sequence"),
-        moved_backward=summed,
-        collectives=(
-            tensor_collective(conditions, "gather"),
-            *((joined,) if profile.limits.replicates_kv_heads else ()),
-        ),
-        calls=0.5,
-    )
+    projection = first_products(conditions, "query_key_value", _weights(conditions, mixer), *output, *copies)
+    exchanges = (*projection.collectives, *((joined,) if profile.limits.replicates_kv_heads else ()))
     rotated = (
         Saved("rotated_query", read * query, "tensor"),
         Saved("rotated_key", read * expanded, shared_spread(mixer, "key_value")),
     )
     return (
-        projection,
+        projection._replace(moved_backward=summed, collectives=exchanges),
         *((_head_norms(conditions, mixer),) if model.qk_norm else ()),
         *_positions(conditions, mixer, rotated),
         context_exchange(conditions, mixer, expanded + (query if repeats else value)),
@@ -330,15 +320,8 @@ def reused(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
     """
     model, element, heads = conditions.model, element_bytes(conditions), conditions.model.heads(mixer)
     query = float(heads.query_width)
-    projection = Operation(
-        name="query",
-        group="attention_projection",
-        weights=(Weight("q", model.hidden_size, heads.query_width, "column"),),
-        saved=(Saved("query_projection", element * query, "tensor"),) if model.qk_norm else (),
-        moved=cast(conditions, float(model.hidden_size), "sequence"),
-        collectives=(tensor_collective(conditions, "gather"),),
-        calls=0.5,
-    )
+    weights = columns(model, {"q": heads.query_width})
+    output = (Saved("query_projection", element * query, "tensor"),) if model.qk_norm else ()
     norm = Operation(
         name="query_norm",
         group="attention_projection",
@@ -347,7 +330,7 @@ def reused(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
         moved=(Amount(norm_bytes(conditions) * query, "tensor"),),
     )
     return (
-        projection,
+        first_products(conditions, "query", weights, *output),
         *((norm,) if model.qk_norm else ()),
         rotation(conditions, mixer, (Saved("rotated_query", element * query, "tensor"),), keys=False),
         context_exchange(conditions, mixer, float(heads.key_width + heads.value_width)),
@@ -366,19 +349,11 @@ def latent(conditions: Conditions, mixer: Mixer = "latent") -> tuple[Operation, 
     model, element = conditions.model, element_bytes(conditions)
     heads, (rank, no_rope, rope, value) = model.num_attention_heads, _sizes(model)
     normed = rank + (model.q_lora_rank or 0)
-    down = Operation(
-        name="latent_down",
-        group="attention_projection",
-        weights=_down_weights(conditions),
-        saved=(
-            Saved("latents", element * (normed + rope), "sequence"),
-            # One fp32 number per token for the norm of each latent.
-            Saved("latent_norm_statistics", FP32 * (1.0 if model.q_lora_rank is None else 2.0), "sequence"),
-            Saved("latent_norm_outputs", element * normed, "sequence"),
-        ),
-        moved=cast(conditions, float(model.hidden_size), "sequence"),
-        collectives=(tensor_collective(conditions, "gather"),),
-        calls=0.5,
+    saved = (
+        Saved("latents", element * (normed + rope), "sequence"),
+        # One fp32 number per token for the norm of each latent.
+        Saved("latent_norm_statistics", FP32 * (1.0 if model.q_lora_rank is None else 2.0), "sequence"),
+        Saved("latent_norm_outputs", element * normed, "sequence"),
     )
     query = () if model.q_lora_rank is None else (Weight("q_b", model.q_lora_rank, model.query_width, "column"),)
     expansion = Saved("latent_value", element * heads * value, "tensor")
@@ -393,7 +368,7 @@ def latent(conditions: Conditions, mixer: Mixer = "latent") -> tuple[Operation, 
     rotated = tuple(Saved(name, element * heads * (no_rope + rope), "tensor") for name in ("query", "key"))
     unrotated = Operation(name="rotation", group="position", saved=rotated)
     return (
-        down,
+        first_products(conditions, "latent_down", _down_weights(conditions), *saved),
         up,
         # Without a rotation keys are still joined with their shared part, and queries stay as projected.
         rotation(conditions, mixer, rotated) if model.rotary else unrotated,
@@ -481,23 +456,18 @@ def compressed(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
     model, element = conditions.model, element_bytes(conditions)
     heads, rank = model.heads(mixer), as_type("int", model.q_lora_rank)
     hidden, size, query = model.hidden_size, heads.size, heads.query_width
-    down = Operation(
-        name="shared_down",
-        group="attention_projection",
-        weights=(
-            Weight("q_a", hidden, rank, "replicated"),
-            vector("q_a_norm", rank),
-            Weight("shared_key_value", hidden, size, "replicated"),
-            vector("shared_norm", size),
-        ),
-        saved=(
-            Saved("latents", element * (rank + size), "sequence"),
-            Saved("latent_norm_statistics", 2.0 * FP32, "sequence"),
-            Saved("latent_norm_outputs", element * rank, "sequence"),
-        ),
-        moved=cast(conditions, float(hidden), "sequence"),
-        calls=0.5,
+    weights = (
+        Weight("q_a", hidden, rank, "replicated"),
+        vector("q_a_norm", rank),
+        Weight("shared_key_value", hidden, size, "replicated"),
+        vector("shared_norm", size),
     )
+    saved = (
+        Saved("latents", element * (rank + size), "sequence"),
+        Saved("latent_norm_statistics", 2.0 * FP32, "sequence"),
+        Saved("latent_norm_outputs", element * rank, "sequence"),
+    )
+    down = first_products(conditions, "shared_down", weights, *saved)
     up = Operation(
         name="shared_up",
         group="attention_projection",
@@ -511,7 +481,7 @@ def compressed(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
     rotated = (Saved("query", element * query, "tensor"), Saved("shared_key", element * size, "whole"))
     core = core_attention(conditions, mixer)._replace(core_window=Window(as_type("int", model.sliding_window)))
     return (
-        down,
+        down._replace(collectives=()),  # no tensor parallelism
         up,
         rotation(conditions, mixer, rotated),
         *_compressed_keys(conditions, mixer),

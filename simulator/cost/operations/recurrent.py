@@ -6,7 +6,7 @@ import math
 
 from simulator.cost.dtypes import FP32, element_bytes
 from simulator.cost.operations.attention import grouped_query, output_projection
-from simulator.cost.operations.blocks import cast, columns, norm, tensor_collective, vector
+from simulator.cost.operations.blocks import columns, first_products, norm, vector
 from simulator.cost.operations.record import Amount, Collective, Conditions, Operation, Saved, Weight
 from simulator.question.specs.model import ModelSpec
 
@@ -72,26 +72,13 @@ def lightning(conditions: Conditions) -> tuple[Operation, ...]:
         ),
         moved=(Amount(5.0 * element * width, "tensor"),),
     )
-    return (
-        input_projection(conditions, "query_key_value_gate", weights, 3 * width),
-        scan_exchange(conditions, 3 * width, width),
-        scan,
-        gate,
-        output_projection(conditions, width),
-    )
+    return _around(conditions, "query_key_value_gate", weights, (3 * width, width), scan, gate)
 
 
 def input_projection(conditions: Conditions, name: str, weights: tuple[Weight, ...], width: int) -> Operation:
     """Return the product before the scan; its output stays alive as the scan's or convolution's input."""
-    return Operation(
-        name=name,
-        group="attention_projection",
-        weights=weights,
-        saved=(Saved(f"{name}_output", element_bytes(conditions) * width, "tensor"),),
-        moved=cast(conditions, float(conditions.model.hidden_size), "sequence"),
-        collectives=(tensor_collective(conditions, "gather"),),
-        calls=0.5,
-    )
+    output = Saved(f"{name}_output", element_bytes(conditions) * width, "tensor")
+    return first_products(conditions, name, weights, output)
 
 
 def scan_exchange(conditions: Conditions, entering: int, leaving: int) -> Operation:
@@ -99,6 +86,19 @@ def scan_exchange(conditions: Conditions, entering: int, leaving: int) -> Operat
     amount = element_bytes(conditions) * (entering + leaving)
     exchange = Collective("context", "all_to_all", amount, "tensor", "core_attention")
     return Operation(name="context_exchange", group="context_exchange", collectives=(exchange,))
+
+
+def _around(
+    conditions: Conditions, name: str, weights: tuple[Weight, ...], widths: tuple[int, int], *inside: Operation
+) -> tuple[Operation, ...]:
+    """Return a mixer: a product and an exchange of the first width, what stands inside, the output of the second."""
+    entering, leaving = widths
+    return (
+        input_projection(conditions, name, weights, entering),
+        scan_exchange(conditions, entering, leaving),
+        *inside,
+        output_projection(conditions, leaving),
+    )
 
 
 def gated_delta(conditions: Conditions) -> tuple[Operation, ...]:
@@ -128,14 +128,9 @@ def gated_delta(conditions: Conditions) -> tuple[Operation, ...]:
         moved=(Amount(element * (2 * heads * model.linear_key_head_dim + 2 * values), "tensor"),),
         core_flops=delta_flops(model),
     )
-    return (
-        input_projection(conditions, "delta_projection", columns(model, widths), entering + values + 2 * heads),
-        scan_exchange(conditions, entering + values + 2 * heads, values),
-        convolution(conditions, entering),
-        scan,
-        gated_norm(conditions, values),
-        output_projection(conditions, values),
-    )
+    inside = (convolution(conditions, entering), scan, gated_norm(conditions, values))
+    outer = (entering + values + 2 * heads, values)
+    return _around(conditions, "delta_projection", columns(model, widths), outer, *inside)
 
 
 def convolution(conditions: Conditions, width: int) -> Operation:
@@ -264,14 +259,8 @@ def mamba(conditions: Conditions) -> tuple[Operation, ...]:
         ),
         moved=(Amount(2.0 * element * inner, "tensor"),),
     )
-    return (
-        input_projection(conditions, "scan_projection", weights, entering),
-        scan_exchange(conditions, entering, inner),
-        convolution(conditions, inner + matrices),
-        scan,
-        norm,
-        output_projection(conditions, inner),
-    )
+    inside = (convolution(conditions, inner + matrices), scan, norm)
+    return _around(conditions, "scan_projection", weights, (entering, inner), *inside)
 
 
 def _matrices(conditions: Conditions) -> tuple[Saved, ...]:
@@ -336,10 +325,4 @@ def selective_scan(conditions: Conditions) -> tuple[Operation, ...]:
         core_flops=9.0 * state * inner,
     )
     weights = tuple(Weight(name, model.hidden_size, inner, "column") for name in ("x", "z"))
-    return (
-        input_projection(conditions, "scan_projection", weights, 2 * inner),
-        scan_exchange(conditions, 2 * inner, inner),
-        convolution(conditions, inner),
-        scan,
-        output_projection(conditions, inner),
-    )
+    return _around(conditions, "scan_projection", weights, (2 * inner, inner), convolution(conditions, inner), scan)

@@ -22,7 +22,7 @@ from zlib import crc32
 
 from simulator.budget import CHARACTER_WORK, charge
 from simulator.errors import InputError, did_you_mean, quoted
-from simulator.files import DATA_FOLDERS, PACKAGE, data_folder, data_hash, read_table, replacing
+from simulator.files import DATA_FOLDERS, PACKAGE, data_folder, data_hash, read_table, reading, replacing
 from simulator.question.units import MIB
 from simulator.records import Record, collect
 
@@ -535,10 +535,7 @@ def require_regular(file: Path) -> None:
 
 def _content(file: Path, maximum: int) -> bytes:
     """Return the first bytes of a regular file, one more than `maximum` at most."""
-    try:
+    with reading(file):
         require_regular(file)
         with file.open("rb") as stream:
             return stream.read(maximum + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{file}: cannot be read: {reason}") from error
