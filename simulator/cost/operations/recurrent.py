@@ -6,7 +6,7 @@ import math
 
 from simulator.cost.dtypes import FP32, element_bytes
 from simulator.cost.operations.attention import grouped_query, output_projection
-from simulator.cost.operations.blocks import columns, first_products, norm, vector
+from simulator.cost.operations.blocks import columns, first_products, norm, projection, vector
 from simulator.cost.operations.record import Amount, Collective, Conditions, Operation, Saved, Weight
 from simulator.question.specs.model import ModelSpec
 
@@ -60,16 +60,11 @@ def lightning(conditions: Conditions) -> tuple[Operation, ...]:
         # Inside a chunk of C tokens scores and values, `2 C (k + v)`; between chunks the state, `4 k v`.
         core_flops=model.num_attention_heads * 4.0 * model.head_dim * (model.chunk_tokens + model.head_dim),
     )
-    gate = Operation(
-        name="gated_norm",
-        group="attention_projection",
-        weights=(vector("scan_norm", width, "column"),),
-        saved=(
-            Saved("scan_norm_statistics", FP32, "whole"),
-            Saved("scan_norm_output", element * width, "tensor"),
-            Saved("scan_gate", element * width, "tensor"),
-            Saved("gated_scan_output", element * width, "tensor"),
-        ),
+    gate = projection(
+        "gated_norm",
+        (vector("scan_norm", width, "column"),),
+        Saved("scan_norm_statistics", FP32, "whole"),
+        *(Saved(name, element * width, "tensor") for name in ("scan_norm_output", "scan_gate", "gated_scan_output")),
         moved=(Amount(5.0 * element * width, "tensor"),),
     )
     return _around(conditions, "query_key_value_gate", weights, (3 * width, width), scan, gate)
@@ -137,26 +132,19 @@ def convolution(conditions: Conditions, width: int) -> Operation:
     """Return a causal convolution of every feature over a few tokens, with SiLU; it reads and writes its width."""
     model = conditions.model
     bias = (vector("convolution_bias", width, "column"),) if model.convolution_bias else ()
-    return Operation(
-        name="convolution",
-        group="attention_projection",
-        weights=(Weight("convolution", model.convolution, width, "column", matmul=False), *bias),
-        moved=(Amount(2.0 * element_bytes(conditions) * width, "tensor"),),
-    )
+    weights = (Weight("convolution", model.convolution, width, "column", matmul=False), *bias)
+    return projection("convolution", weights, moved=(Amount(2.0 * element_bytes(conditions) * width, "tensor"),))
 
 
 def gated_norm(conditions: Conditions, values: int) -> Operation:
     """Return a norm of every head times SiLU of z: saves the scan's output, a number per head, and its own output."""
     model, element = conditions.model, element_bytes(conditions)
-    return Operation(
-        name="gated_norm",
-        group="attention_projection",
-        weights=(vector("scan_norm", model.linear_value_head_dim),),
-        saved=(
-            Saved("scan_output", element * values, "tensor"),
-            Saved("scan_norm_statistics", FP32 * model.linear_value_heads, "tensor"),
-            Saved("gated_scan_output", element * values, "tensor"),
-        ),
+    return projection(
+        "gated_norm",
+        (vector("scan_norm", model.linear_value_head_dim),),
+        Saved("scan_output", element * values, "tensor"),
+        Saved("scan_norm_statistics", FP32 * model.linear_value_heads, "tensor"),
+        Saved("gated_scan_output", element * values, "tensor"),
         moved=(Amount(3.0 * element * values, "tensor"),),
     )
 
@@ -216,15 +204,8 @@ def _gates(conditions: Conditions, keys: int, values: int, narrow: int) -> Opera
     wide = [Weight("f_b", model.delta_gate_rank, keys, "column")]
     if model.delta_output_gate == "low_rank":
         wide.append(Weight("g_b", model.delta_gate_rank, values, "column"))
-    return Operation(
-        name="delta_gates",
-        group="attention_projection",
-        weights=tuple(wide),
-        saved=(
-            Saved("delta_gate_inputs", element * narrow, "sequence"),
-            Saved("scan_gate", element * values, "tensor"),
-        ),
-    )
+    inputs = Saved("delta_gate_inputs", element * narrow, "sequence")
+    return projection("delta_gates", tuple(wide), inputs, Saved("scan_gate", element * values, "tensor"))
 
 
 def mamba(conditions: Conditions) -> tuple[Operation, ...]:
@@ -248,15 +229,12 @@ def mamba(conditions: Conditions) -> tuple[Operation, ...]:
         moved=(Amount(element * (3 * inner + matrices), "tensor"),),
         core_flops=_flops(model),
     )
-    norm = Operation(
-        name="group_norm",
-        group="attention_projection",
-        weights=(vector("scan_norm", inner, "column"),),
-        saved=(
-            Saved("gated_scan_output", element * inner, "tensor"),
-            Saved("scan_norm_statistics", FP32 * model.mamba_groups, "tensor"),
-            Saved("scan_norm_output", element * inner, "tensor"),
-        ),
+    norm = projection(
+        "group_norm",
+        (vector("scan_norm", inner, "column"),),
+        Saved("gated_scan_output", element * inner, "tensor"),
+        Saved("scan_norm_statistics", FP32 * model.mamba_groups, "tensor"),
+        Saved("scan_norm_output", element * inner, "tensor"),
         moved=(Amount(2.0 * element * inner, "tensor"),),
     )
     inside = (convolution(conditions, inner + matrices), scan, norm)
