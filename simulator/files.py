@@ -42,6 +42,12 @@ def read_table(beside: str, table: str) -> list[dict[str, str]]:
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
+def read_words(kind: str) -> dict[str, str]:
+    """Return what the words of a kind in `_words.csv` mean."""
+    rows = (row for row in read_table(__file__, "_words") if row["kind"] == kind)
+    return {word: row["meaning"] for row in rows for word in row["words"].split()}
+
+
 def data_folder(folder: str) -> Path:
     """Return one of the top-level folders of data: in a wheel inside the package, in a checkout beside it."""
     return _data_folder(PACKAGE, folder)

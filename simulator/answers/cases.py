@@ -12,9 +12,9 @@ from simulator.answers.rules import LaunchFacts, Mark, replicated_key_value_head
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError
 from simulator.evidence.cluster import cluster, device_kinds
-from simulator.question.frameworks.stacks import METHOD_FRAMEWORK, RECOMPUTES, decided_by, framework, usual_profile
+from simulator.question.frameworks import stacks
 from simulator.question.origin import Remark, Severity, option_for
-from simulator.question.question import SEARCH, Question
+from simulator.question.question import SEARCH, Question, tuning_workload
 from simulator.question.recipe import A_NODE, Recipe
 from simulator.question.scenario.complete import KEYS, NAMES, OPTIONS, Wording, devices_taken, resolve
 from simulator.question.scenario.inputs import BY_INPUT, DEFAULT_WORKLOAD, WORKLOAD, InputSetting
@@ -93,7 +93,7 @@ def case_of(question: Question, like: Case | None = None) -> Case | Blocked:
     words = NAMES if "argument" in kinds else OPTIONS if kinds & {"option", "environment", "settings"} else KEYS
     stated = question.layout_values
     if not any(name.startswith("recompute") for name in stated):
-        stated = {**RECOMPUTES.get(scenario.framework.stack, {}), **stated}
+        stated = {**stacks.RECOMPUTES.get(scenario.framework.stack, {}), **stated}
     scenario, layout = resolve(scenario, stated, words, filled=words is OPTIONS)
     return Case(question=question, model=scenario.model, scenario=scenario, layout=layout)
 
@@ -121,7 +121,7 @@ def scenario_of_run(case: Case) -> Scenario:
     scenario = case.scenario
     if not scenario.framework.stack_assumed:
         return scenario
-    return replace(scenario, framework=framework(scenario.framework.name, case.question.options))
+    return replace(scenario, framework=stacks.framework(scenario.framework.name, case.question.options))
 
 
 def priceable(case: Case | Blocked) -> Case:
@@ -145,14 +145,16 @@ def scenario_of(question: Question, *, recommended: bool = False) -> Scenario:
         devices = None if any(isinstance(size, tuple) for size in sizes) else devices_taken(question.layout_values)
     machines = cluster(question.value("hardware"), question.stated("nodes"), devices, question.stated("calibration"))
     model, workload = question_model(question), {setting.name: question.value(setting.name) for setting in WORKLOAD}
+    if "lora_rank" in question.inputs:
+        workload |= tuning_workload(question, model)
     if question.stated("seq_length") is None:
         workload["seq_length"] = min(workload["seq_length"], model.longest_sequence or workload["seq_length"])
     if question.stated("precision") is None:
         workload["precision"] = usual_precision([group.hardware for group in machines.groups] or [machines.hardware])
     lengths = lengths_of(question, model)
     hardware = "" if machines.groups else machines.hardware.name
-    tunes = question.value("framework") == METHOD_FRAMEWORK and "lora_rank" in question.inputs
-    profile = usual_profile(
+    tunes = question.value("framework") == stacks.METHOD_FRAMEWORK and "lora_rank" in question.inputs
+    profile = stacks.usual_profile(
         question.value("framework"),
         question.options,
         question.stated("stack"),
@@ -256,7 +258,7 @@ def _recipe_case(question: Question, recipe: Recipe, like: Case | None) -> Case 
     options, bound = _with_open_experts(question, recipe, model, options) if adapters else (options, ())
     name, stack = question.value("framework"), question.stated("stack")
     exact = model.name, "", workload["precision"], model.architecture, model.activation
-    profile = usual_profile(name, options, stack, (), exact, _makers(machines), adapters=adapters)
+    profile = stacks.usual_profile(name, options, stack, (), exact, _makers(machines), adapters=adapters)
     lengths = lengths_of(question, model, stated["seq_length"])
     # Of a flag of the launch itself the framework's own rule tells.
     own = any(flag.name == "max_position_embeddings" for flag in recipe.flags)
@@ -482,9 +484,12 @@ def _with_open_experts(
     leaves as it is (its issue 1849) and peft 0.19 adapts in some models alone, merged with a copy (M40).
     """
     stack = question.stated("stack")
-    stated = options.keys() | ((stack and decided_by(stack)) or frozenset())
+    stated = options.keys() | ((stack and stacks.decided_by(stack)) or frozenset())
+    if any(model.architecture in each.families for each in stacks.practice_of("torch", adapters=True)):
+        stated -= {"expert_adapters"} - question.inputs.keys()
     wide = options.get("quantised_base") == "true" and "quantised_experts" not in stated
-    adapted = options.get("adapter_targets", "all") == "all" and "expert_adapters" not in stated
+    places = {*options.get("adapter_targets", "all").split("+")}
+    adapted = not places.isdisjoint(("all", "up", "down")) and "expert_adapters" not in stated
     if not (recipe.experts_open and model.is_moe and (wide or adapted)):
         return options, ()
     merged = adapted and "merged_expert_adapters" not in stated
@@ -493,6 +498,7 @@ def _with_open_experts(
     place = recipe.places.get("quantised_base" if wide else "lora_rank")
     remark = Remark("upper-bound", "warning", message, place, bound="experts")
     options |= {"quantised_experts": "false"} if wide else {}
+    options |= {"expert_adapters": "true"} if adapted else {}
     return options | ({"merged_expert_adapters": "added"} if merged else {}), (remark,)
 
 

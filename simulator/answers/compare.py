@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
-from typing import Any, Final
+from typing import Any
 
 from simulator.answers.cases import Case
 from simulator.answers.ranking import estimate_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import SimulateError
+from simulator.files import read_words
 from simulator.question.frameworks.profile import switches
 from simulator.question.scenario.layout import Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
@@ -192,26 +193,14 @@ def _causes(
         yield ": ".join([text, *dict.fromkeys(filter(None, how))])
 
 
-_SHARDS: Final = "fewer replicas shard it ({data} of data parallelism, A has {before})"
-_EXCHANGE: Final = "ranks gather what they share, and exchange it in buffers"
-_MECHANISMS: Final[Mapping[tuple[str, str], str]] = {
-    ("precision", "parameters"): "8-bit copies of the weights stay beside those that the optimizer updates",
-    ("precision", ""): "what is cast to 8 bits stays until the cast is done",
-    ("zero_stage", ""): "whole layers are gathered, and what held them stays in the allocator",
-    **{(f"{size}_parallel", part): _SHARDS for size in ("tensor", "pipeline") for part in ("optimizer", "gradients")},
-    ("pipeline_parallel", "activations"): "rank 0 holds up to {pipeline} micro batches in flight",
-    **{(f"{size}_parallel", ""): _EXCHANGE for size in ("tensor", "context", "expert")},
-    ("recompute", ""): "a layer that is run again is alive at once",
-}  # how an input makes a part larger, by both names; any part where none is named
-
-
 def _mechanism(name: str, part: str, sides: tuple[_Side, _Side]) -> str:
     """Return how B's value of an input makes a part larger; empty where its name says so."""
     (_, mine), (scenario, theirs) = sides
     wider = name == "precision" and scenario.precision not in NARROW
     if wider or (name == "zero_stage" and theirs.zero_stage <= mine.zero_stage):
         return ""
-    text = _MECHANISMS.get((name, part)) or _MECHANISMS.get((name, ""), "")
+    known = read_words("mechanisms")
+    text = known.get(f"{name}.{part}") or known.get(name, "")
     sizes = {"data": theirs.data_parallel, "before": mine.data_parallel, "pipeline": theirs.pipeline_parallel}
     return text.format(**sizes)
 

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
+from simulator.answers.cases import question_model
 from simulator.answers.ranking import query_of
 from simulator.errors import InputError, UnsupportedError
 from simulator.question.frameworks.stacks import ADAPTER_STACK, METHOD_FRAMEWORK, usual_rank
-from simulator.question.question import SEARCH, Question
+from simulator.question.frameworks.stacks import framework as framework_profile
+from simulator.question.question import SEARCH, Question, tuning_workload
 from simulator.question.specs.catalogue import load_hardware
 from simulator.question.specs.names import hardware_names
 from simulator.question.vocabulary import TuningMethod
@@ -55,6 +57,9 @@ def enough(
         raise InputError(f"{name}: every kind of hardware and method is tried; leave it out, or give --offer")
     if not {"framework", "stack"} & set(question.inputs):
         question = question.changed(SEARCH, framework=METHOD_FRAMEWORK, stack=ADAPTER_STACK)
+    profile = framework_profile(question.value("framework"), question.options, question.stated("stack"))
+    if profile.limits.trains_adapters:  # every method has one workload
+        question = question.changed(SEARCH, **tuning_workload(question, question_model(question)))
     ask = partial(query_of, space=space, min_fit_probability=min_fit_probability)
     names = [name for name in hardware_names() if name != "local-cpu"]
     for position, name in enumerate(names):

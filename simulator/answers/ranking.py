@@ -146,13 +146,17 @@ def _ranked(query: Query, top: int, progress: Progress | None, *, variants: bool
             f"no layout to search: the parallel sizes given must multiply to a divisor of {query.scenario.devices} "
             f"devices, with at most {query.scenario.model.num_hidden_layers} pipeline ranks"
         )
-    shown = (searched.fastest, searched.risky, searched.starved)
+    risky = searched.risky
+    if risky and not searched.fastest and (likeliest := nearest_of(query)) is not None:
+        first = (likeliest.layout, likeliest.query.chosen)
+        risky = (likeliest, *(each for each in risky if (each.layout, each.query.chosen) != first))
+    shown = (searched.fastest, risky, searched.starved)
     layouts = [layout for each in shown for layout in each]
     bare = estimates_of(layouts)
     if searched.fastest:
         bare[0] = with_switches(bare[0], query.options, pricing_of(query.scenario, layouts[0].layout))
     of_each = map(_judged, layouts, bare)
-    best, risky, starved = ([next(of_each) for _ in each] for each in shown)
+    best, unlikely, starved = ([next(of_each) for _ in each] for each in shown)
     if best:
         best[0] = _with_idle(best[0], partial(without_effect_on_all, tuple(best)))
     sized = {"nodes"} if "devices" in query.question.inputs or query.question.has_groups else set()
@@ -170,7 +174,7 @@ def _ranked(query: Query, top: int, progress: Progress | None, *, variants: bool
         question=query.question,
         defaults=tuple(unsaid),
         estimates=tuple(best),
-        risky=tuple(risky),
+        risky=tuple(unlikely),
         starved=tuple(starved),
         nearest=None if best else next((_judged(each, *estimates_of([each])) for each in misses), None),
         remedies=() if best else tuple(remedies(query, lawful=any((*shown, searched.nearest)))),

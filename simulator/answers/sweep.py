@@ -140,8 +140,8 @@ def _grid(mapping: Mapping[Any, Any], where: str) -> QuestionGrid:
             raise InputError(f"{where}: unknown input '{name}'{near}; allowed: {', '.join(KEYWORDS)}")
     if "model" not in mapping:
         raise InputError(f"{where}: needs a model, or a list of them")
-    # The length of a sequence follows from each model, the precision from each device.
-    following = ("seq_length", "precision", "batching", "survive")
+    # The length of a sequence follows from each model, the batch from what is trained, the precision from each device.
+    following = ("seq_length", "global_batch_size", "precision", "batching", "survive")
     defaults = {name: value for name, value in DEFAULTS.items() if value is not None and name not in following}
     inputs = {**defaults, **mapping}
     grid = {name: _values(name, inputs[name], f"{where}: {name}") for name in KEYWORDS if name in inputs}

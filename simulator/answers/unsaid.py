@@ -149,7 +149,8 @@ def _open_values(question: Question, base: Pricing, release: _Release) -> Iterat
         against |= each.switch == "dense_masks" and not _may_mask(base).any()
         if each.switch in decided or against or value == usual or not concerns(scenario, each.switch):
             continue
-        elsewhere = each.families and any(kind.family not in each.families for kind in scenario.kinds_of_device)
+        kinds = [kind.family not in each.families for kind in scenario.kinds_of_device]
+        elsewhere = each.families and scenario.model.architecture not in each.families and any(kinds)
         if not elsewhere and has_kernels(scenario, each.switch, value):
             yield each, values
 

@@ -7,9 +7,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, get_args
 
+from simulator.files import read_words
 from simulator.frameworks.arguments import LARGEST_OF_WORKLOAD, OFF, Arguments, largest_of
 from simulator.frameworks.flags import ANY_TEXT, Flag, Meaning
 from simulator.question.frameworks.profile import switches
@@ -47,6 +48,13 @@ def part(targets: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """Return the values of one kind of target, by field name."""
     start = f"{kind}."
     return {target.removeprefix(start): value for target, value in targets.items() if target.startswith(start)}
+
+
+def places_of(layers: Collection[str]) -> str:
+    """Return the value of `adapter_targets` for layers of these names; empty with others."""
+    known = read_words("adapters")
+    named = {place for name in layers for place in known.get(name, "").split("+")}
+    return "" if "" in named else "+".join(place for place in dict.fromkeys(known.values()) if place in named)
 
 
 def setting_of(meaning: Meaning) -> str:

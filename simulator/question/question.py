@@ -16,9 +16,10 @@ from simulator.question.frameworks.stacks import METHOD_FRAMEWORK, current_switc
 from simulator.question.origin import ARGUMENT, NOBODY, Input, Origin
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.complete import NAMES, Wording, layout_fields
-from simulator.question.scenario.inputs import BY_INPUT, WORKLOAD
+from simulator.question.scenario.inputs import BY_INPUT, TUNING_WORKLOAD, WORKLOAD
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout, pipeline_shape
 from simulator.question.scenario.lengths import Lengths
+from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.optimizers import optimizer_name, switches_of_word
 from simulator.question.specs.vision import Images
 from simulator.question.units import parse_count, share_of
@@ -363,3 +364,11 @@ def _tensor_parallel(base: Mapping[str, Any], fields: dict[str, Any], recipe: Re
         fields.setdefault("expert_parallel", tensor)
     elif base.get("expert_tensor_parallel") == before > 1:
         fields.setdefault("expert_tensor_parallel", tensor)
+
+
+def tuning_workload(question: Question, model: ModelSpec) -> dict[str, int]:
+    """Return the workload of fine-tuning that nobody said; a recipe, lengths and images say theirs."""
+    length, batch = (TUNING_WORKLOAD[name] for name in ("seq_length", "global_batch_size"))
+    workload = {"seq_length": min(length, model.longest_sequence or length), "global_batch_size": batch}
+    said = {*question.inputs} | ({"seq_length"} if {"lengths", "images"} & question.inputs.keys() else set())
+    return {} if question.recipe is not None else {name: x for name, x in workload.items() if name not in said}

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Literal, get_args
 
-from simulator.files import read_table
+from simulator.files import read_table, read_words
 
 FRAMEWORK_FOLDER = f"{os.path.dirname(os.path.dirname(os.path.realpath(__file__)))}{os.sep}frameworks"  # noqa: PTH120  start-up time of --help
 """Folder with one folder per framework: its words, profile and stacks. Their files list the frameworks."""
@@ -40,23 +40,11 @@ STACK_FILES: Mapping[str, str] = {
 }
 STACKS: tuple[str, ...] = ("default", *sorted(STACK_FILES))
 OPTIMIZERS: tuple[str, ...] = tuple(row["name"] for row in read_table(__file__, "specs/optimizers"))
-_WRITTEN_AS = {
-    "torch": ("fsdp", "fsdp2", "pytorch", "torchtitan", "ddp", "olmo"),
-    "torch --stack deepspeed": ("deepspeed", "zero", "ds"),
-    "torch --stack transformers": (
-        *("hf", "huggingface", "transformers", "trainer", "accelerate", "swift", "ms-swift", "oumi", "open-instruct"),
-    ),
-    "torch --stack llama-factory": ("llama-factory", "llamafactory"),
-    **{f"torch --stack {name}": (name,) for name in ("axolotl", "peft", "torchtune", "trl", "unsloth")},
-    "megatron": ("megatron-lm", "megatron-core", "mcore", "nemo", "bridge", "megatron-bridge", "mindspeed", "primus"),
-    "paddle": ("paddlenlp", "paddleformers", "paddlefleet", "ernie", "erniekit"),
-}  # names of trainers, by the framework and the stack that stand for them
 
 
 def framework_hint(word: str) -> str:
     """Return `; write --framework ...` for the name of a trainer that is no framework's; else empty."""
-    plain = word.strip().lower().replace("_", "-")
-    meant = next((text for text, names in _WRITTEN_AS.items() if plain in names), "")
+    meant = read_words("trainers").get(word.strip().lower().replace("_", "-"), "")
     return f"; write --framework {meant}" if meant else ""
 
 

@@ -28,7 +28,7 @@ from simulator.question.frameworks.stacks import (
     with_usual_adapters,
 )
 from simulator.question.frameworks.stacks import framework as framework_profile
-from simulator.question.question import SEARCH, Question
+from simulator.question.question import SEARCH, Question, tuning_workload
 from simulator.question.scenario.inputs import MOST_DEVICES, check_count
 from simulator.question.scenario.layout import SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
@@ -430,7 +430,8 @@ def with_adapters(query: Query, rank: int | None, switches: Mapping[str, str]) -
     if profile.stack_assumed and (rank is not None or profile.name == METHOD_FRAMEWORK):
         stack = DEFAULT
     if rank is not None:
-        scenario, question = replace(scenario, lora_rank=rank), question.changed(SEARCH, lora_rank=rank)
+        workload = {"lora_rank": rank, **tuning_workload(question, scenario.model)}
+        scenario, question = replace(scenario, **workload), question.changed(SEARCH, lora_rank=rank)
     options = {**query.options, **switches}
     if scenario.lora_rank is not None:
         options = with_usual_adapters(profile.name, stack, options)

@@ -332,8 +332,8 @@ def provenance(scenario: Scenario) -> Provenance:
     if scenario.model.note:
         notes.append(f"{scenario.model.name}: {scenario.model.note}")
     if scenario.lora_rank is not None:
-        targets = _ADAPTED[scenario.framework.adapter_targets]
-        notes.append(f"adapters on {targets}; model FLOPs count no gradients of frozen weights")
+        targets = scenario.framework.adapter_targets.translate({ord("_"): " ", ord("+"): " "})
+        notes.append(f"adapters on {targets} linear layers; model FLOPs count no gradients of frozen weights")
     if profile.release:
         notes.append(f"switches of {profile.stack}: {profile.release_source}")
     return Provenance(
@@ -344,13 +344,6 @@ def provenance(scenario: Scenario) -> Provenance:
         cautions=tuple(_cautions(scenario)),
         release=profile.release,
     )
-
-
-_ADAPTED: Final = {
-    "all": "every linear layer",
-    "attention": "attention's linear layers",
-    "query_value": "queries and values",
-}  # words for the targets of adapters (`adapter_targets`)
 
 
 def _cautions(scenario: Scenario) -> Iterator[str]:

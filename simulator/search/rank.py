@@ -23,13 +23,15 @@ from simulator.question.scenario.layout import BY_NAME, SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.records import NamedTuple, names_taken, replace
 from simulator.search.rules import ACROSS_NODES, RULES, Rule
-from simulator.search.space import CHUNK, PricedLayout, Query, Space, blocks, candidates
+from simulator.search.space import CHUNK, MIN_FIT_PROBABILITY, PricedLayout, Query, Space, blocks, candidates
 
 Progress = Callable[[int, int], None]
 """Callback with the candidates done and in total."""
 _SHARE = 1000  # units in which one share of the work is counted
 _OFFERED_AT_ONCE, _JUDGED_AT_ONCE = 32, 96  # layouts that enter together, and are first judged together
 MOST_RISKY = 3
+LESS_LIKELY = (MIN_FIT_PROBABILITY, 0.8, 0.5)
+"""Probabilities to fit that are tried in turn where no layout has the requested one."""
 """Number of risky layouts in a result."""
 _FEW = 512  # largest block that is timed whole rather than in part
 
@@ -289,10 +291,13 @@ class OpenSearch:
 
 
 def nearest_of(query: Query) -> PricedLayout | None:
-    """Return what a `search` without any likely layout puts first: the fastest that fits or starves, or the smallest.
+    """Return the layout to show where none is likely enough: the fastest of the likeliest, or that needs least.
 
     None where every layout breaks a rule.
     """
+    for level in LESS_LIKELY:
+        if level < query.min_fit_probability and (best := best_of(replace(query, min_fit_probability=level))):
+            return best
     searched = search(query, top=1, counted=not query.scenario.model.is_moe)
     return next(iter((*searched.risky, *searched.starved, *searched.nearest)), None)
 

@@ -599,7 +599,7 @@ class Ranking(Tabular, Record, kw_only=True):
     estimates: tuple[Estimate, ...]
     """Layouts that fit with at least the requested probability, best first."""
     risky: tuple[Estimate, ...] = ()
-    """The fastest layouts that fit, with less than the requested probability."""
+    """The fastest layouts that fit, with less than the requested probability; without others the likeliest first."""
     starved: tuple[Estimate, ...]
     """The fastest layout too near capacity to recommend, if any."""
     nearest: Estimate | None

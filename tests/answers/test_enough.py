@@ -41,7 +41,7 @@ def test_every_number_is_the_fewest_that_a_ranking_recommends() -> None:
         }
         best = simulator.rank(**question, devices=fewest.devices, top=1).estimates[0]
         assert best.throughput.step_seconds == pytest.approx(fewest.layout.step_seconds)
-        assert fewest.seconds_per_sample == pytest.approx(best.throughput.step_seconds / 1024)
+        assert fewest.seconds_per_sample == pytest.approx(best.throughput.step_seconds / 64)
         if fewest.devices > 1:
             assert not simulator.rank(**question, devices=fewest.devices // 2, top=1).estimates
 

@@ -221,6 +221,7 @@ def test_changes_that_are_proposed_fit_whatever_the_memory() -> None:
 
 def test_another_memory_is_named_where_what_is_open_decides_on_the_one_that_is_taken() -> None:
     question: dict[str, Any] = {"model": "qwen3-14b", "method": "qlora", "devices": 1, "stack": "unsloth"}
+    question |= {"seq_length": 8192, "global_batch_size": 1024}
     small, large, open_ = (
         simulator.estimate(hardware=name, **question) for name in ("v100-sxm-16g", "v100-sxm-32g", "v100")
     )

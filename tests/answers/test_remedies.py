@@ -63,7 +63,13 @@ def test_gradients_that_are_summed_whole_may_be_reduced_each_time() -> None:
 
 
 def test_a_ranking_pairs_the_changes_of_a_tuner_the_leanest_first() -> None:
-    asked: dict[str, Any] = {"model": "qwen3-8b", "method": "full", "hardware": "rtx-4090", "devices": 4}
+    asked: dict[str, Any] = {
+        "model": "qwen3-8b",
+        "method": "full",
+        "hardware": "rtx-4090",
+        "devices": 4,
+        "seq_length": 8192,
+    }
     remedies = simulator.rank(**asked, stack="transformers").remedies
     assert "--method lora --option cross_entropy_chunk_tokens=2048" in [remedy.change for remedy in remedies]
     needs = [remedy.estimate.memory.device_bytes for remedy in remedies]

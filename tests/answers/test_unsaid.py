@@ -332,7 +332,18 @@ def test_what_most_runs_with_adapters_set_is_the_base_and_the_rest_stays_open() 
 
 
 def test_a_ranking_where_nothing_fits_judges_its_nearest_miss_as_an_estimate_does() -> None:
-    words = ("--model", "qwen3-14b", "--method", "full", "--hardware", "a100-80g", "--devices", "2")
+    words = [
+        "--model",
+        "qwen3-14b",
+        "--method",
+        "full",
+        "--hardware",
+        "a100-80g",
+        "--devices",
+        "2",
+        "--seq-length",
+        "8192",
+    ]
     shown = run("rank", *words).stdout
     assert "Nothing fits with the defaults of what nobody said. Nearest miss: " in shown
     assert "\ndepends: needs " in shown
@@ -343,11 +354,10 @@ def test_a_ranking_where_nothing_fits_judges_its_nearest_miss_as_an_estimate_doe
 
 
 def test_a_shorter_sequence_is_proposed_where_nobody_said_the_length() -> None:
-    asked: dict[str, Any] = {"model": "phi-4", "hardware": "l4", "devices": 1, "method": "qlora"}
+    asked: dict[str, Any] = {"model": "phi-4", "hardware": "t4", "devices": 1, "method": "qlora"}
     changes = {remedy.change: remedy.estimate for remedy in simulator.rank(**asked).remedies}
-    assert changes["--seq-length 2048"].verdict == "fits"
-    assert "--seq-length 4096" not in changes  # likely with the defaults of what nobody said alone
-    assert not any("--seq-length" in each.change for each in simulator.rank(**asked, seq_length=8192).remedies)
+    assert changes["--seq-length 256"].verdict == "fits"
+    assert not any("--seq-length" in each.change for each in simulator.rank(**asked, seq_length=2048).remedies)
 
 
 def test_who_tunes_all_weights_has_no_stack_of_pretraining() -> None:
@@ -369,6 +379,7 @@ def test_a_library_that_recomputes_by_itself_does_so_beside_other_words_of_a_lay
 
 def test_where_nothing_fits_a_stack_that_nobody_said_is_no_reason_for_a_firm_no() -> None:
     question: dict[str, Any] = {"model": "llama3-8b", "hardware": "a100-sxm-80g", "devices": 1, "framework": "torch"}
+    question |= {"seq_length": 8192, "global_batch_size": 1024}
     plain, method = simulator.estimate(**question), simulator.estimate(**question, method="full")
     assert plain.verdict == method.verdict == "depends"
     assert plain.open == method.open is not None
@@ -376,3 +387,28 @@ def test_where_nothing_fits_a_stack_that_nobody_said_is_no_reason_for_a_firm_no(
     # A layout that fits is recommended with the stack that it was searched with.
     assert simulator.estimate(**question | {"devices": 8}).stack == "torchtitan"
     assert simulator.estimate(**question | {"model": "llama3-70b"}).verdict == "does_not_fit"
+
+
+@pytest.mark.parametrize("method", ["full", "lora", "qlora"])
+def test_who_fine_tunes_has_the_workload_of_fine_tuning(method: Any) -> None:
+    """Unless lengths, a batch or a recipe say theirs; no longer than the model's positions."""
+    asked: dict[str, Any] = {"hardware": "h100-sxm-80g", "devices": 8, "method": method}
+    tuned = simulator.estimate(model="qwen3-8b", **asked)
+    assert (tuned.seq_length, tuned.global_batch_size) == (2048, 64)
+    assert simulator.estimate(model="gpt2-124m", **asked).seq_length == 1024
+    said = simulator.estimate(model="qwen3-8b", seq_length=4096, global_batch_size=32, **asked)
+    assert (said.seq_length, said.global_batch_size) == (4096, 32)
+    assert simulator.estimate(model="qwen3-8b", lengths="max=16k", **asked).seq_length == 16384
+    trained = simulator.estimate(model="qwen3-8b", **{**asked, "method": None})
+    assert (trained.seq_length, trained.global_batch_size) == (8192, 1024)
+
+
+def test_where_none_is_likely_the_likeliest_is_shown() -> None:
+    """A micro batch of 2 is faster and fits with 55 %, one of 1 with 83."""
+    asked: dict[str, Any] = {"model": "llama3.1-8b", "method": "lora", "hardware": "rtx-4090", "devices": 1}
+    ranking, shown = simulator.rank(**asked), simulator.estimate(**asked)
+    assert not ranking.estimates
+    assert ranking.risky[0].layout == shown.layout
+    chances = [each.memory.fit_probability or 0.0 for each in ranking.risky]
+    assert 0.8 <= chances[0] == max(chances) < 0.95
+    assert len(chances) > 1

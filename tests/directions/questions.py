@@ -137,6 +137,9 @@ QUESTIONS: dict[str, Question] = {
     "npu": Question(MEGATRON, SIXTEEN, FEW, hardware="ascend-910b-64g-8"),
     "short adapters": Question(TORCH, fields(devices=2, global_batch_size=64, seq_length=128, lora_rank=16), SHORT),
     "layer norms": Question(TORCH, SIXTEEN, FEW, model="starcoder2-7b"),
+    "adapters of linear mixers": Question(
+        TORCH, SIXTEEN | fields(lora_rank=16), (*EXPERTS[:4], EXPERTS[9]), model="qwen3-next-80b-a3b"
+    ),
 }
 WITNESSES = frozenset(
     ("latent", "adapters in units", "fp4", "fp8 experts", "paddle chunks", "short units", "adapters of experts")
@@ -155,6 +158,7 @@ SHOWN_BY: dict[str, str] = {
     "communicator_buffer_mib": "npu",
     "quantising_bytes": "short adapters",
     "joint_adapters": "short adapters",
+    "shared_adapters": "adapters of linear mixers",
     "splits_last_backward": "dualpipev",
 }
 """The question that a switch is asked on besides, as something that it moves stays on all of its own."""

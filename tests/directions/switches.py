@@ -211,15 +211,20 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "saves_on_host": along("none weights", "host+") + along("none state", "host+"),
     # A joint product has one dummy gradient, as large as those of its parts together. Paddle copies inputs.
     "fused_projections": on(f"{STATE} saved+ seconds-", spared=of_paddle),
-    "shared_adapters": along("false network true", "state- device- host- flop- seconds-"),
+    "shared_adapters": along("false network true", "state- device- host- flop- seconds-")
+    + along("false attention true", "state- device- host- flop- seconds-")
+    + along("false mixers gates", "state- device- host- flop- seconds-"),
     "joint_adapters": along(
         "none whole padded",
         "saved? host? device?",
         "adapter_dropout=before",
         because="one input less, but outputs kept",
     ),
-    "adapter_targets": along("all attention query_value", f"state- {THRIFTY} flop- seconds-"),
-    "expert_adapters": on("state+ device+ flop+ seconds+ saved?", because="inputs are read by adapters alone"),
+    "adapter_targets": along("all attention query_value", f"state- {THRIFTY} flop- seconds-")
+    + along("q+k+v+o+gate+up+down+head attention", f"state- {THRIFTY} flop- seconds-"),
+    "expert_adapters": along(
+        "false router true", "state+ device+ flop+ seconds+ saved?", because="inputs are read by adapters alone"
+    ),
     "merged_expert_adapters": along("none folded added", "state+ device+ saved+ flop+ seconds+"),
     "decomposed_adapters": along(
         "none joint apart", "state+ device+ saved+ host+ seconds+ flop+", "adapter_dropout=before"

@@ -92,7 +92,7 @@ BESIDE = {
     "dummy_weight_gradients": {"fused_gradient_accumulation": "true"},
     "composed_layer_norm_bytes": {"autocast": "true"},
     "attention_dropout": {"flash_attention": "false"},
-    "returned_scores": {"flash_attention": "false", "recompute_stops_early": "false", "fully_shard": "false"},
+    "returned_scores": {"flash_attention": "false", "recompute_stops_early": "false"},
     "fused_loss_bytes_per_logit": {"fused_cross_entropy": "true", "fully_shard": "false"},
     "cp_inner_degree": {"cp_communication": "all_to_all_ring"},
     "attention_matrix_bytes": {"flash_attention": "false"},

@@ -9,10 +9,15 @@ import simulator
 from simulator import Estimate
 from simulator.answers.gates import Gates
 from simulator.api import scenario_of
-from simulator.errors import PrecisionError
+from simulator.cost.operations.layer import layer_operations
+from simulator.cost.operations.record import conditions_of
+from simulator.cost.operations.sums import adapters_of
+from simulator.errors import InputError, PrecisionError
 from simulator.question.question import question_of
+from simulator.question.specs.catalogue import load_model
 from simulator.recipes.check.judge import check_files
 from tests.recipes.test_formats import FACTORY
+from tests.specs.small_configs import SMALL as FAMILIES
 
 GIB = 2.0**30
 SMALL = {"seq_length": 1024, "global_batch_size": 4, "micro_batch_size": 1, "recompute": "full"}
@@ -146,9 +151,49 @@ GPT_OSS: dict[str, Any] = {
     "layer_types": ["full_attention"] * 3,
     "sliding_window": 128,
 }
+QWEN_2: dict[str, Any] = {
+    **QWEN,
+    "architectures": ["Qwen2MoeForCausalLM"],
+    "model_type": "qwen2_moe",
+    "intermediate_size": 5632,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "head_dim": None,
+    "moe_intermediate_size": 1408,
+    "shared_expert_intermediate_size": 5632,
+    "num_experts": 60,
+    "num_experts_per_tok": 4,
+}
+GRANITE: dict[str, Any] = {
+    **MIXTRAL,
+    "architectures": ["GraniteMoeForCausalLM"],
+    "model_type": "granitemoe",
+    "hidden_size": 1536,
+    "intermediate_size": 512,
+    "num_attention_heads": 24,
+    "num_local_experts": 40,
+    "num_experts_per_tok": 8,
+    "vocab_size": 49155,
+}
+GLM: dict[str, Any] = {
+    **MIXTRAL,
+    "architectures": ["Glm4MoeForCausalLM"],
+    "model_type": "glm4_moe",
+    "intermediate_size": 10944,
+    "num_attention_heads": 96,
+    "head_dim": 128,
+    "n_routed_experts": 32,
+    "num_experts_per_tok": 8,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 1408,
+    "first_k_dense_replace": 1,
+    "use_qk_norm": False,
+    "attention_bias": True,
+    "vocab_size": 151552,
+}
 FOLDED = {"merged_expert_adapters": "folded"}
 ADDED = {"merged_expert_adapters": "added"}
-EAGER = {**FOLDED, "flash_attention": "false"}  # transformers 5.24 has no other attention of gpt-oss in its own code
+EAGER = {**FOLDED, "flash_attention": "false", "expert_adapters": "true"}  # no other attention in transformers 5.24
 TRACED = [
     # Three layers of the whole width, one sample, adapters of rank 8 on all linear layers (gpt-oss: target_parameters):
     # most bytes of tensors alive under FakeTensorMode, with transformers 5.24 and peft 0.21 (folded) or 0.20 (added).
@@ -238,3 +283,100 @@ def test_who_merges_experts_is_open_over_peft_alone(stack: str, is_open: bool) -
     answer = simulator.estimate(model="qwen3-30b-a3b", method="lora", hardware="h200", devices=1, **words)
     names = answer.open.names if answer.open else ()
     assert ("merged_expert_adapters" in names) == is_open
+
+
+SMALL_COUNTS = [
+    # peft 0.21 over transformers 5.24, `target_modules="all-linear"` and a list of seven names, rank 4: trainable
+    # parameters of the small configurations. Its conversion of experts takes the names of networks beside them.
+    ("mixtral", 81_504, None),
+    ("qwen2_moe", 21_448, 20_928),
+    ("qwen3_moe", 66_720, 65_280),
+    ("deepseek_v2", 55_488, 43_392),
+    ("deepseek_v3", 55_488, 43_392),
+    ("deepseek_v3 without query rank", 54_336, 47_232),
+    ("deepseek_v32", 60_336, 43_392),
+    ("glm4_moe", 1_173_920, 1_172_480),
+    ("glm_moe_dsa", 58_720, 43_392),
+    ("gpt_oss", 15_360, 15_360),
+    ("minimax_m2", 146_112, None),
+    ("llama4", 614_064, 613_248),
+    ("mimo_v2_flash", 17_920, 17_920),
+    ("ernie4_5_moe", 519_744, 519_168),
+    ("olmoe", 143_040, 141_312),
+    ("flex_olmo", 141_504, 139_776),
+    ("qwen3_next", 66_772, 52_992),
+    ("qwen3_5", 28_192, 14_592),
+    ("qwen3_5_moe", 25_720, 10_560),
+    ("minimax", 83_808, None),
+    ("deepseek_v4", 24_720, None),
+    ("gemma4 with experts", 30_912, 29_184),
+    ("granitemoe", 10_752, 10_752),
+    ("granitemoehybrid", 18_304, None),
+    ("phimoe", 12_384, 10_752),
+    ("kimi_linear", 24_160, 15_360),
+    ("llama", 26_880, 26_880),
+    ("gpt2", 12_288, None),
+    ("phi3", 17_664, None),
+    ("mpt", 12_288, None),
+]
+
+
+def trained(model: Any, targets: str, rank: int) -> float:
+    run: dict[str, Any] = {"hardware": "h200", "devices": 1, "seq_length": 16, "global_batch_size": 1}
+    run |= {"stack": "peft", "method": "lora", "lora_rank": rank, "options": {"adapter_targets": targets}}
+    scenario = scenario_of(model=model, **run)
+    conditions, layers = conditions_of(scenario), scenario.model.layer_counts.items()
+    return sum(count * adapters_of(conditions, layer_operations(conditions, kind)).all for kind, count in layers)
+
+
+@pytest.mark.parametrize(("name", "every", "listed"), SMALL_COUNTS)
+def test_trained_parameters_are_those_that_peft_counts(name: str, every: int, listed: int | None) -> None:
+    family, keys = FAMILIES[name]
+    assert trained({"model_type": family, **keys}, "all", 4) == every
+    if listed is not None:
+        assert trained({"model_type": family, **keys}, "q+k+v+o+gate+up+down", 4) == listed
+
+
+@pytest.mark.parametrize(
+    ("model", "layer", "query_value"),
+    [
+        # Rank 8: W_pack or c_attn of 4096 x 12288, o and three of 11008; wqkv of 4096 x 6144; query_key_value of
+        # 4096 x 4608 with dense_h_to_4h of 4096 x 27392.
+        ("baichuan2-7b", 16384 + 8192 + 3 * 15104, 16384),
+        ("qwen-7b", 16384 + 8192 + 3 * 15104, 16384),
+        ("internlm2.5-7b", 10240 + 8192 + 3 * 18432, 10240),
+        ("chatglm2-6b", 8704 + 8192 + 31488 + 17792, 8704),
+    ],
+)
+def test_products_that_checkpoints_join_have_one_adapter(model: str, layer: int, query_value: int) -> None:
+    layers = load_model(model).num_hidden_layers
+    assert trained(model, "all", 8) == 8 * layers * layer
+    assert trained(model, "query_value", 8) == trained(model, "q+k+v", 8) == 8 * layers * query_value
+
+
+PASSED_OVER = [
+    # Traced as above, `all-linear` with peft 0.21: experts that it passes over.
+    (GPT_OSS, "none", 14553.6),
+    (GPT_OSS, "full", 11702.8),
+    (QWEN_2, "none", 8996.4),
+    (QWEN_2, "full", 8069.2),
+    (GRANITE, "full", 2059.8),
+    (GLM, "full", 9190.0),
+]
+
+
+@pytest.mark.parametrize(("model", "recompute", "traced_mib"), PASSED_OVER)
+def test_experts_that_peft_passes_over_have_neither_adapters_nor_copies(
+    model: dict[str, Any], recompute: str, traced_mib: float
+) -> None:
+    """The last merges experts and has no adapters at the networks beside them."""
+    eager: dict[str, Any] = {"flash_attention": "false"} if model is GPT_OSS else {}
+    memory = merged(model, recompute=recompute, **eager).memory
+    assert memory.allocated_bytes / 2**20 == pytest.approx(traced_mib + 64, rel=0.02)
+
+
+def test_a_list_names_its_layers_alone() -> None:
+    """Over Llama's layer: o of 4096, down of 14336 to 4096."""
+    assert trained("llama3.1-8b", "down+o", 8) == 8 * 32 * (2 * 4096 + 14336 + 4096)
+    with pytest.raises(InputError, match=r"adapter_targets=q\+x: allowed are"):
+        trained("llama3.1-8b", "q+x", 8)

@@ -138,17 +138,20 @@ def test_zero_3_gathers_and_reduces_every_unit() -> None:
     s.holds([*expected, ("optimizer step", parts + parts)])
 
 
-def test_zero_2_with_one_micro_batch_keeps_gathered_weights_until_the_pass_ends() -> None:
-    """Over two tensor-parallel ranks the table's gradient is whole, gathered over the tokens, scattered, reduced."""
+def test_zero_2_with_one_micro_batch_frees_gathered_weights_as_the_pass_goes() -> None:
+    """Over two tensor-parallel ranks the table's gradient is whole, gathered over the tokens, scattered, reduced.
+
+    PyTorch 2.13, _fsdp_param_group.py, `post_backward`: a unit is freed before it is reduced.
+    """
     split: dict[str, Any] = {"tensor_parallel": 2, "sequence_parallel": True, "data_parallel": 2, "zero_stage": 2}
     s = step_of(batch=1, **ALONE | split)
     alive = 4 * s.kept + 2 * s.stored
     one_pass: Expected = [
         ("loss", alive + s.head_input + s.loss),
         ("loss", alive + s.head_input + 2 * s.logits + 2 * s.H + s.stream),
-        ("loss", alive + s.stream + 4 * s.H + 2 * s.H + 4 * s.H / 2),
-        ("backward", alive - s.kept + s.backward + 4 * s.H),
-        ("backward", alive - 2 * s.kept + s.backward + 4 * s.L),
+        ("loss", alive - 2 * s.H + s.stream + 4 * s.H + 2 * s.H + 4 * s.H / 2),
+        ("backward", alive - 2 * s.H - s.kept + s.backward + 4 * s.H),
+        ("backward", alive - 2 * s.H - 2 * s.kept + s.backward + 4 * s.L),
     ]
     parts = 4 * s.stored / 2
     table = parts - 4 * s.E / 2

@@ -109,13 +109,14 @@ def test_experts(experts: int, biased: bool) -> None:
 
 
 def test_scores_done_again_are_back_beside_all_that_the_layer_kept() -> None:
-    """Two bytes for each of 512 scores of four heads, and attention's output."""
+    """Two bytes for each of 512 scores of four heads, and attention's output; their gradient with the network gone."""
     model, options = small_dense(), {"flash_attention": "false"}
     scenario = scenario_of(model, seq_length=512, global_batch_size=16, options=options)
     here = block(scenario, recompute="selective")
     found = only(layer_backward_bytes(Pricing(scenario, here), model.layer_kinds[0], np.array([1.0])))
     kept, back = 2072 - 16 - 128, 2 * 4 * 512 + 128
-    assert found == 512 * (kept + back + 128 + 2 * 320) + W
+    network, weights = 640 + 320, 2 * 3 * 64 * 160
+    assert found == 512 * (kept + back + 128 + 2 * 4 * 512 - network) + weights
 
 
 @pytest.mark.parametrize(

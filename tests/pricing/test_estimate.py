@@ -179,7 +179,7 @@ def test_notes_say_what_the_numbers_rest_on() -> None:
     (fp32,) = notes(precision="fp32")
     assert fp32.startswith("fp32 runs at the fp32 peak")
     (adapters,) = notes(lora_rank=8)
-    assert adapters.startswith("adapters on every linear layer")
+    assert adapters.startswith("adapters on all linear layers")
     found = provenance(scenario_of(small_dense()))
     assert (found.calibration, found.status) == (scenario_of(small_dense()).coefficients.name, "never")
 

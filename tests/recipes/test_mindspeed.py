@@ -67,9 +67,9 @@ def test_adapters(tmp_path: Path) -> None:
     recipe = read(f"{BASE} --lora-r 16 --lora-alpha 32 {targets}", tmp_path)
     assert (recipe.lora_rank, recipe.remarks) == (16, ())
     some = read(f"{BASE} --lora-r 16 --lora-target-modules linear_qkv", tmp_path)
-    assert about(some, "not-modelled") == [
-        "LoRA on linear_qkv: adapters on all linear layers, or on both of attention, are modelled"
-    ]
+    assert (some.options["adapter_targets"], about(some, "not-modelled")) == ("q+k+v", [])
+    other = read(f"{BASE} --lora-r 16 --lora-target-modules linear_qkv other", tmp_path)
+    assert about(other, "not-modelled") == ["LoRA on linear_qkv other: its layers are not known"]
 
 
 @pytest.mark.parametrize(

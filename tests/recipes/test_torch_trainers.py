@@ -56,7 +56,7 @@ ADAPTED = f"{OUMI.replace('TRL_SFT,', 'TRL_SFT, use_peft: true,')}peft: {{lora_r
         ("meta-llama/Llama-3.1-8B", "query_value", False),
         ("Qwen/Qwen3-8B", "query_value", False),
         ("google/gemma-2-9b", "query_value", False),
-        ("microsoft/phi-2", "all", False),
+        ("microsoft/phi-2", "q+v+up+down", False),
         ("Qwen/Qwen3-30B-A3B", "all", True),
         ("microsoft/phi-4", "all", True),
     ],

@@ -71,7 +71,7 @@ def test_the_second_format_of_llamafactory_has_a_loop_of_its_own(tmp_path: Path)
     assert (plain.layout.recompute, plain.global_batch_size) == ("none", 32)
     adapters = "peft_config:\n  name: lora\n  r: 16\n  target_modules: [q_proj, v_proj]\n"
     lora = read(SECOND + adapters, tmp_path, "x.yaml")
-    assert (lora.lora_rank, lora.options["adapter_targets"]) == (16, "query_value")
+    assert (lora.lora_rank, lora.options["adapter_targets"]) == (16, "q+v")
     assert (lora.options["adapter_copies"], lora.options["adapter_dropout"]) == ("false", "before")
     assert full.options["adapter_dropout"] == "none"
     even = read(SECOND + adapters + "  lora_dropout: 0.0\n", tmp_path, "x.yaml")

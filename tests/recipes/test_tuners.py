@@ -233,7 +233,15 @@ def test_layers_with_adapters_build_their_own_rotary_tables(builder: str, tables
 
 
 def test_which_layers_of_torchtune_have_adapters(tmp_path: Path) -> None:
-    for text, targets in (("", "attention"), (", apply_lora_to_mlp: true", "all")):
+    """bd2a0fc: 104 of its configurations have the list of three, and the network."""
+    three = ", lora_attn_modules: [q_proj, v_proj, output_proj], apply_lora_to_mlp: true"
+    for text, targets in (
+        ("", "attention"),
+        (", apply_lora_to_mlp: true", "all"),
+        (three, "q+v+o+gate+up+down"),
+        (f"{three}, apply_lora_to_output: true", "q+v+o+gate+up+down+head"),
+        (", lora_attn_modules: ['q_proj', 'k_proj']", "q+k"),
+    ):
         recipe = read(tmp_path, "x.yaml", TUNE.replace("lora_rank: 16", f"lora_rank: 16{text}"))
         assert recipe.options["adapter_targets"] == targets
 
@@ -546,24 +554,38 @@ def test_a_list_of_modules_with_what_is_no_name_is_refused(name: str, value: str
     ]
 
 
+def test_parameters_that_are_named_have_adapters_of_experts(tmp_path: Path) -> None:
+    """peft 0.21, `target_parameters`; all-linear alone passes over gpt-oss's experts."""
+    text = "model_name_or_path: openai/gpt-oss-20b\nuse_peft: true\nper_device_train_batch_size: 1\n"
+    text += "lora_target_modules: [q_proj, o_proj]\n"
+    plain = read(tmp_path, "sft.yaml", text)
+    assert (plain.options["adapter_targets"], plain.options["expert_adapters"]) == ("q+o", "false")
+    named = f"{text}lora_target_parameters: [mlp.experts.gate_up_proj, mlp.experts.down_proj]\n"
+    adapted = read(tmp_path, "sft.yaml", named)
+    assert (adapted.options["adapter_targets"], adapted.options["expert_adapters"]) == ("q+o+gate+up+down", "true")
+
+
+SEVEN = "q+k+v+o+gate+up+down"
+
+
 @pytest.mark.parametrize(
     ("layers", "targets", "remarked"),
     [
         ("all-linear", "all", False),
-        ("[q_proj, v_proj]", "query_value", False),
-        ("[q_proj, k_proj, v_proj, o_proj]", "attention", False),
-        ("[q_proj, k_proj, v_proj]", "attention", True),
-        ("[q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj]", "all", False),
+        ("[q_proj, v_proj]", "q+v", False),
+        ("[q_proj, k_proj, v_proj, o_proj]", "q+k+v+o", False),
+        ("[q_proj, k_proj, v_proj]", "q+k+v", False),
+        ("[down_proj, q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj]", SEVEN, False),
         ("[q_proj, lm_head]", "all", True),
-        ("[query_key_value]", "query_value", False),
-        ("[c_attn]", "query_value", False),
-        ("[c_attn, c_proj, c_fc]", "all", False),
-        ("[W_pack, o_proj]", "attention", False),
-        ("[query_key_value, dense, dense_h_to_4h, dense_4h_to_h]", "all", False),
-        ("[q_proj, k_proj, v_proj, dense, fc1, fc2]", "all", False),
-        ("[q_proj, k_proj, v_proj, out_proj, fc_in, fc_out]", "all", False),
-        ("'model.layers.[\\d]+.(mlp|self_attn).(up|down|gate|q|k|v|o)_proj'", "all", False),
-        ("'model.layers.[\\d]+.self_attn.(q|k|v|o)_proj'", "attention", False),
+        ("[query_key_value]", "q+k+v", False),
+        ("[c_attn]", "q+k+v", False),
+        ("[c_attn, c_proj, c_fc]", SEVEN, False),
+        ("[W_pack, o_proj]", "q+k+v+o", False),
+        ("[query_key_value, dense, dense_h_to_4h, dense_4h_to_h]", SEVEN, False),
+        ("[q_proj, k_proj, v_proj, dense, fc1, fc2]", SEVEN, False),
+        ("[q_proj, k_proj, v_proj, out_proj, fc_in, fc_out]", SEVEN, False),
+        ("'model.layers.[\\d]+.(mlp|self_attn).(up|down|gate|q|k|v|o)_proj'", SEVEN, False),
+        ("'model.layers.[\\d]+.self_attn.(q|k|v|o)_proj'", "q+k+v+o", False),
         ("'.*.layers.(3|7).self_attn.(q|k|v|o)_proj'", "all", True),
     ],
 )

@@ -45,7 +45,7 @@ def test_openrlhf_by_its_old_names_and_its_new_ones(tmp_path: Path) -> None:
     layout: Any = first.layout
     assert (layout.zero_stage, layout.context_parallel, layout.micro_batch_size, layout.recompute) == (3, 2, 2, "full")
     assert (layout.offload, first.seq_length, first.lora_rank) == ("optimizer_tensorwise", 4096, 16)
-    said = {"adapter_targets": "query_value", "quantised_scale_bytes": "1.015625", "dense_masks": "none"}
+    said = {"adapter_targets": "q+v", "quantised_scale_bytes": "1.015625", "dense_masks": "none"}
     said |= {"step_temporaries": "0", "reduction_buffers": "2", "flash_attention": "true", "adapter_dropout": "none"}
     assert said.items() <= first.options.items()
 
@@ -93,7 +93,7 @@ def test_llama_cookbook(tmp_path: Path) -> None:
     adapted = "--enable_fsdp --use_peft --peft_method lora"
     tuned = read(tmp_path, f"{COOK} {adapted} --lora_config.r 16 --batch_size_training 2 --context_length 8192")
     assert (tuned.lora_rank, tuned.seq_length, tuned.options["autocast"]) == (16, 8192, "true")
-    assert (tuned.options["adapter_targets"], tuned.options["adapter_dropout"]) == ("query_value", "before")
+    assert (tuned.options["adapter_targets"], tuned.options["adapter_dropout"]) == ("q+v", "before")
     for pure in ("--fsdp_config.pure_bf16", "--mixed_precision False"):
         found = read(tmp_path, f"{COOK} {adapted} {pure}").options
         assert found["autocast"] == "false"

@@ -22,6 +22,7 @@ from simulator.cost.operations.blocks import (
     decomposing,
     inputs,
     keeps_inputs,
+    merges_experts,
     norm_copies,
     puts_out_wide,
 )
@@ -33,7 +34,6 @@ from simulator.cost.operations.record import (
     Operation,
     Saved,
     conditions_of,
-    merges_experts,
     moved,
     sent,
     summed,
@@ -57,10 +57,11 @@ _Tensors = Callable[[Conditions, LayerKind, Operation], tuple[Saved, ...]]
 def layer_input_bytes(pricing: Pricing) -> Array:
     """Return the bytes of residual streams at a layer boundary, `2 T h` each, shape (n,): what full recompute saves.
 
-    A table in fp32 that nothing casts makes them fp32: one that peft stored so, or autocast's.
+    A table in fp32 that nothing casts makes them fp32: one that peft stored so, or autocast's; so does its LayerNorm.
     """
     scenario = pricing.scenario
-    wide = scenario.widened_modules and scenario.trains("embedding")
+    normed = scenario.model.embedding_norm and casts_listed(conditions_of(scenario))[1]
+    wide = (pricing.block.zero_stage < normed) | (scenario.widened_modules and scenario.trains("embedding"))
     width = np.where(wide | has_wide_stream(pricing) | autocasts(pricing), FP32, element_bytes(scenario))
     streams: Array = width * scenario.model.stream_width * extent(pricing, "sequence")
     return streams
@@ -322,13 +323,17 @@ def score_tensors(conditions: Conditions, kind: LayerKind) -> list[Saved]:
 def score_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes of the score gradients in the backward pass of attention without a flash kernel, shape (n,).
 
-    They are made on the device, wherever the scores were meanwhile.
+    They are made on the device, wherever the scores were meanwhile; beside them are those that a layer returned (M6).
     """
-    conditions = conditions_of(pricing.scenario)
+    conditions, profile = conditions_of(pricing.scenario), pricing.scenario.framework
     of_each = score_tensors(conditions, kind)
     if of_each and (wide := softmax_gradient_bytes(conditions, kind.mixer)):
         of_each = [of_each[0]._replace(amount=wide)]
-    return total(pricing, summed(of_each))
+    scores = total(pricing, summed(of_each))
+    if not (of_each and profile.returned_scores) or profile.recompute_stops_early:
+        return scores
+    pair = Saved("scores", 2.0 * element_bytes(conditions) * conditions.model.num_attention_heads, "scores")
+    return scores + np.where(pricing.recomputes("full"), total(pricing, summed([pair])), 0.0)
 
 
 def network_bytes(pricing: Pricing, kind: LayerKind, *, wide: bool) -> Array:

@@ -1,9 +1,6 @@
 """Memory of a training step under PyTorch's FSDP2 (`fully_shard`): a replay of its allocations and frees in order.
 
-Weights are gathered and gradients reduced unit by unit: the input table, each layer, and the final norm with the output
-layer. Parts of parameters, gradients and optimizer states have the type of the stored weights; gathered ones the
-compute type. With a pipeline, PyTorch's schedules accumulate unsharded fp32 gradients over the micro batches, reduce
-them once, and keep the weights that a backward pass gathered. `state` has the other ways of sharding.
+Units and their tensors are M15's, their moments M16's (docs/model.md). `state` has the other ways of sharding.
 """
 
 from __future__ import annotations
@@ -120,10 +117,7 @@ def _ranks(pricing: Pricing, fsdp: _Policy) -> _Ranks:
 def idle_stream_bytes(pricing: Pricing, moments: tuple[Moment, ...], totals: list[StageArray]) -> StageArray | float:
     """Return the bytes of blocks that FSDP2's streams hold unused at the peak of tensors (M21).
 
-    A caching allocator reserves a block for the stream that took it, so that all streams' own peaks add up. Units are
-    gathered into blocks of one stream; the largest unit needs more than the moments count. Gradient shards lie in
-    blocks of another, of experts that one rank alone holds too; whole gradients, which `no_sync` sums, do not (PyTorch
-    2.13, distributed/fsdp/_fully_shard: FSDPParamGroup.unshard, foreach_reduce).
+    Whole gradients, which `no_sync` sums, lie in no stream's (FSDPParamGroup.unshard, foreach_reduce).
     """
     scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
     pipelined = block.pipeline_parallel > 1
@@ -207,6 +201,8 @@ class _Policy(NamedTuple):
     """Bytes of a gradient as it is reduced, and as it is summed whole over micro batches."""
     root: Array
     """Gathered bytes of table, norm and output layer, which are one unit of FSDP 1 and stay through both passes."""
+    group_sum: Array
+    """Bytes of a part of a gradient that its sum over groups of shards holds until the pass ends (`AllReduceState`)."""
 
 
 def _policy(pricing: Pricing) -> _Policy:
@@ -235,7 +231,8 @@ def _policy(pricing: Pricing) -> _Policy:
         stays=np.where(reshards & pipelined, element, 0.0),
         buffer=np.where(reduces & (each | whole) & ~flat, sent, 0.0),
         sent=sent,
-        root=np.where(reshards & flat, element, 0.0),
+        root=np.where(wrapped & flat, element, 0.0),
+        group_sum=np.where(reduces & ~flat & (shard_degrees(pricing).dense < block.replicas), sent, 0.0),
     )
 
 
@@ -410,12 +407,14 @@ def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]
     shard = np.where(fsdp.reduces_each, fsdp.stored * units.layer_shard, 0.0)
     no_layer, narrow = no_table + shard, fsdp.sent < FP32  # in fp32 a layer's reduction is as large as its passes
     shard = narrow * np.where(fsdp.reduces_each, shard, fsdp.sent * units.layer)
-    each = step._replace(fsdp=fsdp._replace(buffer=np.where(fsdp.reduces_each & (fsdp.root == 0.0), fsdp.sent, 0.0)))
+    buffer = np.where(fsdp.reduces_each & (fsdp.root == 0.0), fsdp.sent, 0.0)
+    each = step._replace(fsdp=fsdp._replace(buffer=buffer, group_sum=fsdp.reduces_each * fsdp.group_sum))
     middle = np.maximum(behind, 1.0)
     # FSDP 1's outer unit has the head's gradient beside it (`_end`) until the first pass ends.
     head = np.where(fsdp.reduces_each, 0.0, np.maximum(2.0 * fsdp.root - fsdp.stored / fsdp.ranks, 0.0)) * units.head
-    yield _end(each, flight, (later - no_layer - shard, later - no_layer, later - no_table - head), repeated)
-    yield _end(each, middle, (later, later, later), count > (1.0 if pipelined else 2.0))
+    ends = (later - no_layer - shard, later - no_layer, later - no_table - head)
+    yield _end(each, flight, ends, repeated, ~repeated)
+    yield _end(each, middle, (later, later, later), count > (1.0 if pipelined else 2.0), repeated)
     if pipelined:
         yield _reduction(step)
     else:
@@ -426,7 +425,8 @@ def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]
         shard, no_layer, no_table = (np.where(count == 1.0, absent, 0.0) for absent in (shard, no_layer, no_table))
         last = step._replace(fsdp=fsdp._replace(copied=np.zeros_like(fsdp.copied), used=fsdp.copied + fsdp.used))
         layer, table = table + more - no_layer, table - no_table
-        yield _end(last, flight, (layer + narrow * more - shard, layer, table), np.ones_like(repeated))
+        ends = (layer + narrow * more - shard, layer, table)
+        yield _end(last, flight, ends, np.ones_like(repeated), repeated & fsdp.reduces_each)
     # The optimizer may work on all tensors at once. Without FSDP2 nothing scatters the input table's gradient.
     gradients = np.where(fsdp.wrapped, units.reduced, fsdp.sent * units.accumulated)
     foreach = step_bytes(pricing, units.shards / fsdp.stored, lambda: largest_weight(pricing, sharded=True))
@@ -440,11 +440,14 @@ def _begin(step: _Step) -> list[_Event]:
     pricing, fsdp, units, ranks = step
     block, at_loss, layer = pricing.block, _Mark("loss", ranks.last), units.gathered_layer
     logits, several = logits_per_micro_batch(pricing), ranks.last_chunk > 1.0
-    forward = (fsdp.root == 0.0) * fsdp.ahead * units.head - (FP32 - fsdp.element) * logits  # a gradient less
+    plain = pricing.scenario.framework.plain_module
+    came = np.maximum(fsdp.ahead, (plain & fsdp.wrapped) * fsdp.copied)
+    forward = (fsdp.root == 0.0) * came * units.head - (FP32 - fsdp.element) * logits  # a gradient less
     head = (fsdp.root == 0.0) * fsdp.used * units.head  # at the loss too where accelerate's model makes it
     reduced = np.where(fsdp.reduces_each & (ranks.micro_batches > 1.0), fsdp.buffer, 0.0)  # FSDP 1 keeps none
     # While one unit is used, the next one's gathered weights come in.
     follows = np.where(several | ranks.first, fsdp.ahead, 0.0)
+    freed = np.where((fsdp.root == 0.0) & (ranks.micro_batches == 1.0), fsdp.copied, 0.0) * units.head
     received = np.where(ranks.last, 0.0, ranks.boundary)
     return [
         _Allocate(
@@ -452,7 +455,7 @@ def _begin(step: _Step) -> list[_Event]:
             sent=np.where(ranks.first | (block.chunks > 1), 0.0, ranks.boundary),
             # Weights gathered by another chunk's backward pass stay until that chunk's next forward pass.
             other_chunks=fsdp.stays * layer * (ranks.layers - ranks.last_chunk),
-            head=pricing.scenario.framework.plain_module * head,
+            head=plain * head,
             # With BACKWARD_PRE FSDP 1 gathers the last layer before the outer unit's backward pass.
             next_layer=np.minimum(fsdp.root, fsdp.ahead) * units.next_layer,
             head_input=head_input_bytes(pricing),
@@ -466,7 +469,7 @@ def _begin(step: _Step) -> list[_Event]:
         _Allocate(input_gradient=ranks.boundary, next_layer=fsdp.ahead * units.next_layer),
         at_loss,
         _Free({"head_input", "logits", "head", "head_gradient", "reduced_before"}),
-        _Allocate(head_reduction=_reduced(fsdp, units.head)),
+        _Allocate(head_reduction=_reduced(fsdp, units.head), freed=-freed),
         at_loss,
         _Free({"input_gradient", "next_layer", "head_reduction"}),
         _Allocate(used=fsdp.used * layer, next_layer=follows * units.next_layer, released=ranks.last_layer),
@@ -479,10 +482,10 @@ def _begin(step: _Step) -> list[_Event]:
     ]
 
 
-def _end(step: _Step, flight: StageArray, gradients: tuple[KindArray, ...], happens: Mask) -> list[_Event]:
-    """Return the events of a backward pass's end: the first layers and the input table, beside their `gradients`."""
+def _end(step: _Step, flight: StageArray, gradients: tuple[KindArray, ...], when: Mask, again: Mask) -> list[_Event]:
+    """Return the events of a backward pass's end, `again` one's: first layers and input table beside `gradients`."""
     pricing, fsdp, units, ranks = step
-    apart, block, at_table = fsdp.root == 0.0, pricing.block, _Mark("embedding gradient", happens & ranks.first)
+    apart, block, at_table = fsdp.root == 0.0, pricing.block, _Mark("embedding gradient", when & ranks.first)
     # The first layer's input is a receive buffer, counted already; the gradient sent last is not.
     sent = np.where(ranks.last, 0.0, ranks.boundary)
     done = fsdp.stays * np.maximum(units.all - units.table - units.layer, 0.0)
@@ -498,18 +501,25 @@ def _end(step: _Step, flight: StageArray, gradients: tuple[KindArray, ...], happ
     # FSDP 1 reduces its outer unit last, from a copy of its gradients in one (torch 2.13, fsdp/_flat_param.py).
     of_head = np.where(fsdp.reduces_each, 0.0, fsdp.root) - np.where(apart, 0.0, fsdp.stored / fsdp.ranks)
     outer = fsdp.root * (units.table + 2.0 * units.head) + of_head * units.head
+    # A sum over groups of shards is the gradient itself where it is neither cast nor added to an earlier pass's.
+    waiting = np.where(again | (fsdp.sent < fsdp.stored), fsdp.group_sum, 0.0)
+    summed = waiting * (units.shards / fsdp.stored - units.table_shard)
     return [
         _Allocate(parameters=_parameters(step), activations=_held(step, flight, ended=True)),
         _Allocate(gradients=gradients[0], reduction=fsdp.buffer * units.layer, layer=ranks.backward),
         _Allocate(used=fsdp.used * units.gathered_layer, sent=sent, first_layer=ranks.first_layer),
-        _Allocate(done=done - fsdp.stays * units.layer, ahead=fsdp.ahead * units.next_layer),
-        _Mark("backward", happens & (ranks.first_chunk > 1.0)),
+        _Allocate(
+            done=done - fsdp.stays * units.layer,
+            ahead=fsdp.ahead * units.next_layer,
+            summed=summed - waiting * units.layer_shard,
+        ),
+        _Mark("backward", when & (ranks.first_chunk > 1.0)),
         _Free({"first_layer"}),
         _Allocate(gradients=gradients[1], done=done, ahead=fsdp.ahead * units.table),
-        _Mark("backward", happens),
+        _Mark("backward", when),
         _Free({"layer", "used", "sent", "done", "ahead"}),
         _Allocate(gradients=gradients[2], ahead=wrong_prefetch * units.head, used=apart * fsdp.used * units.table),
-        _Allocate(done=fsdp.stays * at_end, gradient=fsdp.element * units.table_gradient),
+        _Allocate(done=fsdp.stays * at_end, gradient=fsdp.element * units.table_gradient, summed=summed),
         _Allocate(beside=np.maximum(incoming + table_sums(pricing, units.table_gradient), scattered) + outer),
         at_table,
         _Free({"used", "done", "gradient", "beside"}),
@@ -521,7 +531,8 @@ def _end(step: _Step, flight: StageArray, gradients: tuple[KindArray, ...], happ
 def _parameters(step: _Step) -> KindArray:
     """Return the bytes of stored parameters and of those that stay gathered through the passes."""
     _, fsdp, units, _ = step
-    return units.stored + fsdp.copied * units.gathered_all + fsdp.root * (units.table + units.head)
+    root = np.where(fsdp.copied > 0.0, 0.0, fsdp.root) * (units.table + units.head)
+    return units.stored + fsdp.copied * units.gathered_all + root
 
 
 def _reduced(fsdp: _Policy, unit: KindArray) -> KindArray:

@@ -83,13 +83,7 @@ def host_memory(pricing: Pricing, memory: MemoryByStage) -> HostMemory:
 
 @derived
 def loading_bytes(pricing: Pricing) -> Array:
-    """Return the bytes on a node while its processes load the model, shape (n,): a whole one in each (M32).
-
-    `from_pretrained` merges all files on the host of every rank before ZeRO 3 cuts them; under FSDP ranks but the first
-    hold zeros of every tensor; without either the model is read there and moved, in the type of its files. A quantised
-    base goes to the device file by file (huggingface/transformers 5.2, modeling_utils.py, `_load_pretrained_model`,
-    `_move_missing_keys_from_meta_to_device`).
-    """
+    """Return the bytes on a node while its processes load the model, shape (n,): a whole one in each (M32)."""
     scenario, block = pricing.scenario, pricing.block
     where = scenario.framework.loads_on_host
     if where == "none" or scenario.framework.quantised_base:
@@ -101,12 +95,7 @@ def loading_bytes(pricing: Pricing) -> Array:
 
 @derived
 def saving_bytes(pricing: Pricing) -> Array:
-    """Return the bytes that the first process gathers on its host to save what ranks share, shape (n,) (M33).
-
-    DeepSpeed's ZeRO 3 brings all 16-bit weights there, module by module, frozen ones too (v0.19.6, runtime/engine.py,
-    `_zero3_consolidated_16bit_state_dict`); accelerate's FULL_STATE_DICT trained weights, then their moments (1.10.1,
-    utils/fsdp_utils.py, `save_fsdp_model`, `save_fsdp_optimizer`).
-    """
+    """Return the bytes that the first process gathers on its host to save what ranks share, shape (n,) (M33)."""
     scenario, block = pricing.scenario, pricing.block
     match scenario.framework.saves_on_host:
         case "weights":

@@ -9,12 +9,18 @@ import numpy as np
 
 from simulator.cost.derived import Pricing, of_sizes, remembered
 from simulator.cost.dtypes import FP32, HALF, element_bytes
-from simulator.cost.memory.activations import layer_bytes, layer_input_bytes, repeated_working_set
-from simulator.cost.memory.state import lasting_buckets
+from simulator.cost.memory.activations import (
+    layer_bytes,
+    layer_input_bytes,
+    network_bytes,
+    repeated_working_set,
+    score_bytes,
+)
+from simulator.cost.memory.state import lasting_buckets, local_count
 from simulator.cost.operations.blocks import into_products
-from simulator.cost.operations.layer import layer_operations
+from simulator.cost.operations.layer import NETWORKS, layer_operations
 from simulator.cost.operations.record import Conditions, Operation, Weight, conditions_of, summed
-from simulator.cost.operations.sums import tokens_per_device, total
+from simulator.cost.operations.sums import tokens_per_device, total, weight_totals
 from simulator.cost.stages import StageContents
 from simulator.question.scenario.block import Array, KindArray, Mask, StageArray
 from simulator.question.scenario.scenario import Scenario
@@ -111,10 +117,7 @@ def _stream_bytes(scenario: Scenario) -> float:
 
 
 def retained_bytes(pricing: Pricing) -> KindArray:
-    """Return the bytes of masks, tables, boundaries, dispatched tokens and dummy gradients, shape (kinds, n).
-
-    So are buffers that gradients are reduced from in every step.
-    """
+    """Return the bytes of masks, tables, boundaries, dispatched tokens, dummy gradients and gradients' buckets."""
     model, positions = pricing.scenario.model, pricing.scenario.framework.rotary_tables
     rotary = FP32 * positions * float(model.qk_rope_head_dim or model.head_dim)
     others = _masks(pricing) + _bias_tables(pricing) + _boundaries(pricing) + _dispatched(pricing)
@@ -133,18 +136,14 @@ def _bias_tables(pricing: Pricing) -> KindArray:
     """Return the bytes of position bias: `2 a s^2 / t` per sequence of a micro batch and per shared table (M26)."""
     scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
     tables = scenario.framework.position_bias_tables
-    if not tables:
-        return np.zeros_like(contents.ranks)
     scores = scenario.model.num_attention_heads * float(scenario.seq_length) ** 2 / block.tensor_parallel
-    return (contents.num_layers > 0.0) * HALF * scores * (block.micro_batch_size + tables - 1.0)
+    return bool(tables) * (contents.num_layers > 0.0) * HALF * scores * (block.micro_batch_size + tables - 1.0)
 
 
 def _boundaries(pricing: Pricing) -> KindArray:
     """Return the bytes of retained boundary tensors: `2 H` on later ranks; interleaved, `2 v H` more on all."""
     profile, block, contents = pricing.scenario.framework, pricing.block, pricing.contents
-    if not profile.kept_boundaries:
-        return np.zeros_like(contents.ranks)
-    passes = np.where(block.pipeline_parallel > 1, 2.0 if profile.frozen_reference else 1.0, 0.0)
+    passes = np.where(block.pipeline_parallel > 1, profile.kept_boundaries * (1.0 + profile.frozen_reference), 0.0)
     interleaved = np.where(block.virtual_stages > 1, block.virtual_stages, 0.0)
     return 2.0 * passes * (1.0 - contents.embeddings + interleaved) * layer_input_bytes(pricing)
 
@@ -153,8 +152,6 @@ def _dispatched(pricing: Pricing) -> KindArray:
     """Return the bytes that a token dispatcher holds of the last micro batch, once on a rank with experts."""
     scenario, contents = pricing.scenario, pricing.contents
     states = scenario.framework.kept_dispatches
-    if not states or not scenario.model.is_moe:
-        return np.zeros_like(contents.ranks)
     hidden: Array = element_bytes(scenario) * scenario.model.hidden_size * tokens_per_device(pricing)
     of_experts = [kind.routed for kind in contents.layer_kinds]
     return np.asarray((contents.layers[of_experts].sum(axis=0) > 0.0) * states * hidden)
@@ -212,12 +209,14 @@ def layer_backward_bytes(pricing: Pricing, kind: LayerKind, keeps_gradients: Mas
     """
     operations = layer_operations(conditions_of(pricing.scenario), kind)
     saved = layer_bytes(pricing, kind) + repeated_working_set(pricing, kind)
-    incoming = layer_input_bytes(pricing)
-    if kind.routed:
-        return saved + incoming + _experts(pricing, operations)
-    feed_forward = _feed_forward(pricing, kind, keeps_gradients)
-    widest = saved + incoming + feed_forward
-    core = [operation for operation in operations if operation.group == "core_attention"]
+    incoming, scores = layer_input_bytes(pricing), score_bytes(pricing, kind)
+    routed = kind.routed
+    beside = _experts(pricing, operations) if routed else _feed_forward(pricing, kind, keeps_gradients)
+    if scores.any():  # what the network saved is gone, its weights' gradients are not
+        gone = network_bytes(pricing, kind, wide=False) - keeps_gradients * _network_weights(pricing, operations)
+        beside = np.maximum(beside, scores - gone)
+    widest = saved + incoming + beside
+    core = [operation for operation in operations if operation.group == "core_attention" and not routed]
     if not core:
         return widest
     if all(operation.name != "core_attention" for operation in core):
@@ -230,9 +229,10 @@ def layer_backward_bytes(pricing: Pricing, kind: LayerKind, keeps_gradients: Mas
     return np.maximum(widest, _attention(pricing, kind, keeps_gradients))
 
 
-def _products(scenario: Scenario, kind: LayerKind) -> int:
-    """Return how many products read the input of a dense feed-forward network; 0 where a layer has none."""
-    return 0 if kind.feed_forward == "none" else len(into_products(conditions_of(scenario)))
+def _network_weights(pricing: Pricing, operations: tuple[Operation, ...]) -> Array:
+    """Return the bytes of the gradients of a network's weights, experts' too, in the compute type."""
+    network = tuple(operation for operation in operations if operation.group in NETWORKS)
+    return element_bytes(pricing.scenario) * local_count(pricing, weight_totals(network, "products"))
 
 
 def _saved(pricing: Pricing, kind: LayerKind, name: str) -> Array:
@@ -254,9 +254,9 @@ def _widths(pricing: Pricing, kind: LayerKind) -> tuple[Array, Array, Array]:
 def _feed_forward(pricing: Pricing, kind: LayerKind, keeps_gradients: Mask) -> Array:
     """Return the feed-forward bytes beside saved tensors and incoming gradient, at the widest of 3 moments (M16)."""
     scenario, block = pricing.scenario, pricing.block
-    products = _products(scenario, kind)
-    if not products:
+    if kind.feed_forward == "none":
         return np.zeros(len(pricing))
+    products = len(into_products(conditions_of(scenario)))
     gathered, inner, _ = _widths(pricing, kind)
     weight = _weight_bytes(pricing, scenario.model.of_kind(kind).intermediate_size)
     saved_inner = _saved(pricing, kind, "ffn_activation")
@@ -274,14 +274,13 @@ def _attention(pricing: Pricing, kind: LayerKind, keeps_gradients: Mask) -> Arra
     wide = FP32 * tokens_per_device(pricing) * model.query_width / block.tensor_parallel
     key_value = 2.0 * query * model.kv_width / model.query_width
     outside = _saved(pricing, kind, "attention_norm") + layer_input_bytes(pricing)
-    products = _products(scenario, kind)
-    feed_forward = (products + 1.0) * bool(products) * _weight_bytes(pricing, model.of_kind(kind).intermediate_size)
+    operations = layer_operations(conditions_of(scenario), kind)
+    feed_forward = _network_weights(pricing, operations)
     output = _weight_bytes(pricing, model.query_width)
     projections = output + _weight_bytes(pricing, 2 * model.kv_width)
     rotation = 3.0 * wide + key_value + keeps_gradients * (feed_forward + output)
     inputs = 2.0 * gathered + query + keeps_gradients * (feed_forward + output) + projections
     # The gathered keys and values and their gradients are alive before the rotation is differentiated.
-    operations = layer_operations(conditions_of(scenario), kind)
     context = ("key_value_context", "sliding_key_value_context", "ring", "sliding_ring")
     gathers = summed(a for operation in operations for a in operation.temporary if a.spread in context)
     core = 3.0 * query + key_value + total(pricing, gathers)

@@ -51,9 +51,9 @@ from simulator.cost.memory.state import (
     resident_optimizer,
     training_state,
 )
-from simulator.cost.operations.blocks import decomposed, decomposing, input_casts
+from simulator.cost.operations.blocks import adapts, decomposed, decomposing, input_casts
 from simulator.cost.operations.layer import layer_operations
-from simulator.cost.operations.record import Saved, conditions_of, summed
+from simulator.cost.operations.record import conditions_of, summed
 from simulator.cost.operations.sums import extent, local_sides, micro_batches, tokens_per_device, total
 from simulator.cost.stages import StageContents
 from simulator.question.arrays import Index, NDArray, largest, selected
@@ -351,8 +351,8 @@ def layer_gradient_bytes(pricing: Pricing) -> Array:
 
     Attention needs less than the network in every shipped model, except for saved scores.
     """
-    scenario, profile = pricing.scenario, pricing.scenario.framework
-    reads = input_casts(conditions_of(scenario)) == "each" and profile.adapter_targets == "all"
+    scenario, conditions = pricing.scenario, conditions_of(pricing.scenario)
+    reads = input_casts(conditions) == "each" and adapts(conditions, "feed_forward", "down")
 
     def widest(network: NetworkTensors) -> Array:
         plain = _widest_gradients(pricing, network, copied=False)
@@ -360,14 +360,11 @@ def layer_gradient_bytes(pricing: Pricing) -> Array:
             return plain
         return np.where(gathers_adapters(pricing), plain, _widest_gradients(pricing, network, copied=True))
 
-    if not any(score_tensors(conditions_of(scenario), kind) for kind in scenario.model.layer_kinds):
+    if not any(score_tensors(conditions, kind) for kind in scenario.model.layer_kinds):
         return widest("held")
     freed = widest("freed")
     if (wide := has_wide_stream(pricing)).any():
         freed = np.where(wide, widest("freed in fp32"), freed)
-    if profile.returned_scores and not profile.recompute_stops_early:  # of a reentrant checkpoint, with zeros (M6)
-        pair = Saved("scores", 2.0 * element_bytes(scenario) * scenario.model.num_attention_heads, "scores")
-        freed = freed + np.where(pricing.recomputes("full"), total(pricing, summed([pair])), 0.0)
     return by_policy(pricing, freed, lambda _mode, _modules: widest("held"))
 
 
@@ -420,8 +417,10 @@ def _norm_bytes(pricing: Pricing, kind: LayerKind) -> Array | float:
     read = source + width * (width > element) * (dropped + (narrow < width and not scenario.framework.quantised_base))
     came = (full & scenario.framework.recompute_stops_early) * (1.0 + (width > element)) * width
     beside = ((1.0 + full) * element + source) * scenario.model.hidden_size * extent(pricing, "sequence")
-    for operation in reversed(layer_operations(conditions, kind)):
-        for weight in decomposed(conditions, (operation,)):
+    operations = layer_operations(conditions, kind)
+    magnified = decomposed(conditions, operations)
+    for operation in reversed(operations):
+        for weight in (each for each in operation.weights if each in magnified):
             (inputs, outputs), last = local_sides(pricing, weight), not later.any()
             number, spread = inputs * outputs, weight.output_spread
             made = narrow * inputs**2 + width * (1.0 + copied) * number

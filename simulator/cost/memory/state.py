@@ -138,11 +138,7 @@ def _by_class(totals: ModelTotals, contents: StageContents, *, tied: bool) -> tu
 
 @derived
 def saved_modules(pricing: Pricing, *ends: Literal["embedding", "output"]) -> KindArray:
-    """Return the parameters of whole modules that are trained beside adapters, of both `ends` or one (M35).
-
-    peft copies each and trains the copy; a tied table is copied for either end (5d602fdbf, utils/other.py,
-    `ModulesToSaveWrapper`; docs/source/package_reference/lora.md, "Weight tying"). Shape (kinds, n).
-    """
+    """Return the parameters of whole modules that are trained beside adapters, of `ends`, shape (kinds, n) (M35)."""
     scenario, contents = pricing.scenario, pricing.contents
     rows = np.zeros_like(contents.embeddings)
     for end in ends or ("embedding", "output"):
@@ -657,6 +653,7 @@ def gathered(pricing: Pricing, *, at_loss: bool = False) -> KindArray:
         held = held + end_table(pricing) * np.where(block.zero_stage >= 3, gradient, 0.0)
     if prepared:  # as it was gathered, in the forward pass: an fp32 gradient less, or before logits beside a layer
         less = np.minimum((FP32 - element) * logits_per_micro_batch(pricing), loss_bytes(pricing) - of_layer)
+        ends = np.where(block.zero_stage >= 2, element, 0.0) * end_table(pricing)
         held = held + (ends > 0.0) * np.maximum(ends - less, 0.0)
     if profile.live_parameters:
         held = np.where(block.zero_stage >= 3, _live_bytes(pricing, layer) + gradients, held)

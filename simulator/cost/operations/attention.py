@@ -7,6 +7,7 @@ from typing import cast as as_type
 
 from simulator.cost.dtypes import FP32, HALF, element_bytes, narrow_number_bytes
 from simulator.cost.operations.blocks import (
+    adapts,
     cast,
     columns,
     first_products,
@@ -115,7 +116,7 @@ def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
     scores = (FP32 if math else profile.attention_matrix_bytes * (element / HALF)) * queries
     fused = profile.flash_attention and not math
     # Behind other products it is what an adapter copies, or a trained product reads.
-    narrow = conditions.lora_rank is not None and profile.adapter_targets == "query_value"
+    narrow = conditions.lora_rank is not None and not adapts(conditions, "attention_projection", "o")
     saves = fused or keeps_inputs(conditions) or not (narrow or input_casts(conditions) == "each")
     output = (Saved("attention_output", element * heads.output_width, "tensor"),) if saves else ()
     gradients = element * (heads.query_width + heads.key_width + heads.value_width)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 from simulator.cost.derived import remembered
@@ -26,6 +26,7 @@ from simulator.cost.operations.record import (
     Spread,
     Weight,
 )
+from simulator.question.frameworks import profile
 from simulator.question.specs.model import ModelSpec
 
 
@@ -212,6 +213,29 @@ def keeps_inputs(conditions: Conditions) -> bool:
     return conditions.lora_rank is not None and framework.quantised_base and framework.quantised_bits == "8"
 
 
+def merges_experts(conditions: Conditions) -> bool:
+    """Return whether adapters of routed experts multiply a merged copy of all experts' weights (M40)."""
+    adapts_any = conditions.lora_rank is not None and conditions.model.is_moe
+    return adapts_any and profile.merges_experts(conditions.framework)
+
+
+def adapts(conditions: Conditions, group: OperationGroup, name: str) -> bool:
+    """Return whether the product of a weight has an adapter (M2).
+
+    peft 0.21 takes networks beside merged experts for those, and gives them none.
+    """
+    targets, plain = conditions.framework.adapter_targets, name.removeprefix("expert_").removeprefix("shared_")
+    passed = ("false",) if name == "router" else ("false", "router") if name.startswith("expert_") else ()
+    if conditions.lora_rank is None or group == "residual" or conditions.framework.expert_adapters in passed:
+        return False
+    if group != "experts" and plain in ("gate", "up", "down") and merges_experts(conditions):
+        return False
+    if targets in ("all", "attention"):
+        return (targets == "all" and name != "head") or group == "attention_projection"
+    # peft 0.19, utils/constants.py: what most models' mapping names.
+    return plain in (("q", "v", "q_b", "kv_b") if targets == "query_value" else targets.split("+"))
+
+
 def casts_listed(conditions: Conditions) -> tuple[bool, bool]:
     """Return whether autocast runs the operations of its list in fp32, and whether norms are among them (M36)."""
     framework = conditions.framework
@@ -251,28 +275,35 @@ def puts_out_wide(conditions: Conditions) -> bool:
     return framework.quantised_base and (casts_listed(conditions)[1] or magnified)
 
 
-def adapted(conditions: Conditions, operation: Operation) -> Iterator[Weight]:
-    """Yield the weights of an operation that have adapters."""
-    framework = conditions.framework
-    targets, joint = framework.adapter_targets, framework.shared_adapters == "true"
-    if conditions.lora_rank is None or (targets != "all" and operation.group != "attention_projection"):
-        return
-    for weight in operation.weights:
-        left_out = (weight.routed or weight.name == "router") and not framework.expert_adapters
-        other = targets == "query_value" and weight.name not in (_JOINT if joint else _QUERY_VALUE)
-        if weight.matmul and weight.split != "vocabulary" and not left_out and not other:
-            yield weight
+def adapted(conditions: Conditions, operations: tuple[Operation, ...]) -> Iterator[tuple[Operation, Weight, bool]]:
+    """Yield the weights of a layer that have adapters, and whether each is the first of a joint product."""
+    sharing, names = conditions.framework.shared_adapters, {each.name for each in operations}
+    linear = "scan_projection" in names or (sharing in _MIXED and "query_key_value" not in names)
+    if linear and conditions.framework.adapter_targets not in ("all", "attention"):  # a list names attention's products
+        operations = tuple(each for each in operations if each.group != "attention_projection")
+    for operation, weight in ((each, weight) for each in operations for weight in each.weights if weight.matmul):
+        joint = _joint(sharing, operation, weight)
+        if any(adapts(conditions, operation.group, name) for name in joint):
+            yield operation, weight, weight.name == joint[0]
+
+
+def _joint(sharing: str, operation: Operation, weight: Weight) -> Sequence[str]:
+    """Return the weights of an operation that are one product with one adapter."""
+    side, of_group = (weight.inputs, weight.split), operation.group in _SHARING.get(sharing, ())
+    if weight.split.endswith("column") and (of_group or sharing == "true" or operation.name == "scan_projection"):
+        return [each.name for each in operation.weights if each.matmul and (each.inputs, each.split) == side]
+    parts = ("qg",) if sharing in _MIXED and operation.name == "query_key_value" else _MIXED.get(sharing, ())
+    return next((names for names in parts if weight.name in names), (weight.name,))
+
+
+_SHARING: Final = {"network": ("feed_forward", "shared_experts"), "attention": ("attention_projection",)}
+_MIXED: Final = {"mixers": ("qkv",), "gates": ("qkvz", "ab")}  # joint products of linear attention, by their letters
 
 
 def decomposed(conditions: Conditions, operations: tuple[Operation, ...]) -> tuple[Weight, ...]:
     """Return the weights of operations whose adapters have magnitudes (M42)."""
-    chosen = operations if conditions.framework.decomposed_adapters != "none" else ()
-    return tuple(weight for operation in chosen for weight in adapted(conditions, operation))
-
-
-_QUERY_VALUE: Final = ("q", "v", "q_b", "kv_b")
-"""Projections of queries and values, which most models' mapping in peft names (peft 0.19, utils/constants.py)."""
-_JOINT: Final = (*_QUERY_VALUE, "k")  # what that mapping names of a joint product
+    decomposes = conditions.framework.decomposed_adapters != "none"
+    return tuple(weight for _, weight, _ in adapted(conditions, operations)) if decomposes else ()
 
 
 def into_products(conditions: Conditions) -> tuple[str, ...]:

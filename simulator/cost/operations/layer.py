@@ -12,6 +12,7 @@ from simulator.cost.derived import remembered
 from simulator.cost.dtypes import adapter_bytes, element_bytes
 from simulator.cost.operations.attention import compressed, grouped_query, latent, reused
 from simulator.cost.operations.blocks import (
+    adapts,
     aggregated,
     collapsed,
     decomposed,
@@ -26,7 +27,7 @@ from simulator.cost.operations.blocks import (
     residual,
 )
 from simulator.cost.operations.feed_forward import dense, experts, experts_beside, hashed_experts, linear
-from simulator.cost.operations.record import Amount, Conditions, Operation, Saved, Spread, moved
+from simulator.cost.operations.record import Amount, Conditions, Operation, OperationGroup, Saved, Spread, moved
 from simulator.cost.operations.recurrent import filtered, gated_delta, kimi_delta, lightning, mamba, selective_scan
 from simulator.question.specs.model import FeedForward, LayerKind, Mixer
 
@@ -39,24 +40,20 @@ def nothing(_conditions: Conditions) -> tuple[Operation, ...]:
     return ()
 
 
+_ALIKE: Mapping[Callable[..., tuple[Operation, ...]], tuple[Mixer, ...]] = {
+    grouped_query: ("grouped_query", "sliding", "sparse"),
+    latent: ("latent", "sparse_latent", "shared_sparse_latent"),
+    reused: ("reused_grouped_query", "reused_sliding"),
+    compressed: ("window_shared", "compressed_sparse", "heavily_compressed"),
+}
 MIXERS: Mapping[Mixer, Listing] = MappingProxyType(
     {
-        "grouped_query": grouped_query,
-        "sliding": partial(grouped_query, mixer="sliding"),
-        "sparse": partial(grouped_query, mixer="sparse"),
+        **{mixer: partial(listing, mixer=mixer) for listing, mixers in _ALIKE.items() for mixer in mixers},
         "filtered": filtered,
-        "latent": latent,
-        "sparse_latent": partial(latent, mixer="sparse_latent"),
-        "shared_sparse_latent": partial(latent, mixer="shared_sparse_latent"),
         "gated_delta": gated_delta,
         "lightning": lightning,
         "mamba": mamba,
         "selective_scan": selective_scan,
-        "reused_grouped_query": partial(reused, mixer="reused_grouped_query"),
-        "reused_sliding": partial(reused, mixer="reused_sliding"),
-        "window_shared": partial(compressed, mixer="window_shared"),
-        "compressed_sparse": partial(compressed, mixer="compressed_sparse"),
-        "heavily_compressed": partial(compressed, mixer="heavily_compressed"),
         "kimi_delta": kimi_delta,
         "linear": linear,
         "none": nothing,
@@ -136,24 +133,33 @@ def whole_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation
     feed_forward = _block(conditions, FEED_FORWARDS[kind.feed_forward](conditions), "ffn", "post_attention_norm")
     if conditions.model.parallel_residual and mixer and feed_forward:
         feed_forward = _parallel(conditions, feed_forward)
-    feed_forward = tuple(_read_by_trained(conditions, operation) for operation in feed_forward)
+    feed_forward = _read_by_trained(conditions, feed_forward)
     operations = (*mixer, *feed_forward, *layer_embedding(conditions))
     return (*operations, *_adapters(conditions, kind, operations))
 
 
-def _read_by_trained(conditions: Conditions, operation: Operation) -> Operation:
-    """Return a feed-forward operation without the inputs of frozen products that have no adapter (M2).
+def _read_by_trained(conditions: Conditions, part: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """Return a feed-forward part without the inputs of frozen products that have no adapter (M2).
 
     An activation's output that is not kept leaves no room for a gradient of the backward pass (M12).
     """
-    framework = conditions.framework
-    has_adapters = framework.adapter_targets == "all" and (framework.expert_adapters or operation.group not in _EXPERTS)
-    if conditions.lora_rank is None or has_adapters or keeps_inputs(conditions):
-        return operation
-    read = tuple(tensor for tensor in operation.saved if not tensor.name.endswith(_PRODUCT_INPUTS))
-    product = (each for each in operation.saved if each.name == "ffn_product")
-    more = tuple(Amount(each.amount, each.spread) for each in product)
-    return operation._replace(saved=read, temporary=(*operation.temporary, *more))
+    if conditions.lora_rank is None or keeps_inputs(conditions):
+        return part
+    first = ((each.group, weight) for each in part for weight in each.weights if not weight.name.endswith("down"))
+    entered = any(adapts(conditions, group, each.name) for group, each in first if each.matmul and not each.routed)
+
+    def is_read(group: OperationGroup, name: str) -> bool:
+        place = "expert_up" if group in _EXPERTS else "down" if name.endswith("_product") else ""
+        read = adapts(conditions, "experts" if place == "expert_up" else group, place) if place else entered
+        return read or not name.endswith(_PRODUCT_INPUTS)
+
+    def read(operation: Operation) -> Operation:
+        saved = tuple(tensor for tensor in operation.saved if is_read(operation.group, tensor.name))
+        product = (tensor for tensor in operation.saved if tensor.name == "ffn_product" and tensor not in saved)
+        more = tuple(Amount(tensor.amount, tensor.spread) for tensor in product)
+        return operation._replace(saved=saved, temporary=(*operation.temporary, *more))
+
+    return tuple(map(read, part))
 
 
 _PRODUCT_INPUTS = ("ffn_norm_output", "ffn_input", "_product", "dispatched_tokens", "experts_norm_output")
@@ -212,20 +218,23 @@ def _adapters(conditions: Conditions, kind: LayerKind, others: tuple[Operation, 
     if conditions.lora_rank is None:
         return ()
     framework, model, element = conditions.framework, conditions.model, element_bytes(conditions)
-    targets, dropout, hidden = framework.adapter_targets, framework.adapter_dropout, float(model.hidden_size)
-    groups = {"query_value": 1.0, "attention": 2.0}.get(targets, 4.0)
+    hidden, dropout, sharing = float(model.hidden_size), framework.adapter_dropout, framework.shared_adapters
+    places = {name: float(adapts(conditions, "attention_projection", name)) for name in ("q", "k", "v", "o")}
+    dense = kind.feed_forward in ("gated", "plain")
+    into, down = (float(dense * adapts(conditions, "feed_forward", name)) for name in ("up", "down"))
+    products = into * (1.0 + (kind.feed_forward == "gated"))
+    heads, output = places["q"] + places["k"] + places["v"], places["o"] * float(model.query_width)
+    groups = min(heads, 1.0) + places["o"] + 2.0 * (framework.adapter_targets == "all" or into)
     saved = [Saved("adapter_inner", groups * element * float(conditions.lora_rank), "whole")]
-    dense = targets == "all" and kind.feed_forward in ("gated", "plain")
-    inner, products = float(dense * model.intermediate_size), float(dense * (1 + (kind.feed_forward == "gated")))
-    heads, output = (1.0, 0.0) if targets == "query_value" else (2.0, float(model.query_width))
+    inner = down * model.intermediate_size
     # Adapters that read the layer's input, and the feed-forward part's.
-    joint = framework.shared_adapters == "true" or framework.joint_adapters != "none"
-    reads, entered = 1.0 if joint else 1.0 + heads, products if framework.shared_adapters == "false" else float(dense)
+    joint = sharing in ("attention", "true") or framework.joint_adapters != "none"
+    reads, entered = min(heads, 1.0) if joint else heads, into if sharing in ("network", "true") else products
     cast = input_casts(conditions)
     casts = "each" if dropout == "before" else cast
     if casts != "none":
         apart = keeps_inputs(conditions)
-        more = reads + entered if apart else reads - 1.0 + max(entered - (not model.shared_norm), 0.0)
+        more = reads + entered if apart else max(reads - 1.0, 0.0) + max(entered - (not model.shared_norm), 0.0)
         # Without autocast they stay in fp32, as the first of each input does then.
         width, narrow = element if framework.autocast else adapter_bytes(conditions), cast == "each" and not apart
         first = narrow * (width - element) * (1.0 + (entered > 0.0 and not model.shared_norm))
@@ -238,8 +247,9 @@ def _adapters(conditions: Conditions, kind: LayerKind, others: tuple[Operation, 
         saved.append(Saved("adapter_input_masks", (reads + entered) * hidden + output, "sequence"))
         saved.append(Saved("adapter_inner_mask", inner, "tensor"))
     if dropout == "after":
-        outputs = model.query_width + heads * model.kv_width + products * inner
-        saved.append(Saved("adapter_output_masks", ((output > 0.0) + dense) * hidden, "sequence"))
+        outputs = places["q"] * model.query_width + (places["k"] + places["v"]) * model.kv_width
+        outputs += products * model.intermediate_size
+        saved.append(Saved("adapter_output_masks", (places["o"] + down) * hidden, "sequence"))
         saved.append(Saved("adapter_inner_masks", outputs, "tensor"))
     widths = Counter[Spread]()
     for weight in decomposed(conditions, others):

@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from simulator.cost.derived import remembered
-from simulator.question.frameworks import profile
 from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.frameworks.stacks import MEGATRON
 from simulator.question.scenario.scenario import Scenario
@@ -232,11 +231,6 @@ def conditions_of(scenario: Scenario) -> Conditions:
     """Return the conditions on which the operations of a scenario's layers depend."""
     windowed = 0 < (scenario.model.sliding_window or 0) <= scenario.seq_length
     return Conditions(scenario.model, scenario.framework, scenario.precision, scenario.lora_rank, windowed)
-
-
-def merges_experts(conditions: Conditions) -> bool:
-    """Return whether adapters of routed experts multiply a merged copy of all experts' weights (M40)."""
-    return conditions.lora_rank is not None and profile.merges_experts(conditions.framework)
 
 
 SWAPPED: Final = frozenset(("attention_projection", "position", "context_exchange", "core_attention"))

@@ -14,7 +14,7 @@ from typing import Literal, assert_never, cast
 import numpy as np
 
 from simulator.cost.derived import Pricing, of_sizes, of_work, remembered
-from simulator.cost.operations.blocks import adapted, decomposed, embedding, inputs, output_layer
+from simulator.cost.operations.blocks import adapted, decomposed, embedding, inputs, merges_experts, output_layer
 from simulator.cost.operations.layer import layer_operations, shared_repeats
 from simulator.cost.operations.recompute import Modules, repeated
 from simulator.cost.operations.record import (
@@ -27,7 +27,6 @@ from simulator.cost.operations.record import (
     Spread,
     Weight,
     Window,
-    merges_experts,
     summed,
 )
 from simulator.question.scenario.block import Array, LayoutBlock
@@ -321,31 +320,23 @@ def adapters_of(conditions: Conditions, operations: tuple[Operation, ...], below
     DoRA's magnitudes are as many as outputs. Of those with `below` numbers or more none count.
 
     Megatron and Paddle split one of the two adapter matrices with the weight and replicate the other, on the unsplit
-    side. Products of one input may share an adapter.
+    side. A joint product has one adapter.
     """
-    rank, sharing = conditions.lora_rank, conditions.framework.shared_adapters
-    if rank is None:
-        return WeightTotals()
-    result = WeightTotals()
+    rank, result = conditions.lora_rank or 0, WeightTotals()
     magnitudes = float(conditions.framework.decomposed_adapters != "none")
-    for operation in operations:
-        fused = sharing == "true" or (sharing == "network" and operation.group == "feed_forward")
-        shared: set[tuple[int, str]] = set()
-        for weight in adapted(conditions, operation):
-            joined = fused and (weight.inputs, weight.split) in shared and weight.split.endswith("column")
-            shared.add((weight.inputs, weight.split))
-            first, second = (float(rank * side) for side in (weight.inputs, weight.outputs))
-            first = 0.0 if joined or first >= below else first * weight.copies
-            second = 0.0 if second >= below else second * weight.copies
-            second += magnitudes * weight.outputs * weight.copies * (weight.outputs < below)
-            if weight.routed and merges_experts(conditions):  # what reads one input has one adapter of their ranks' sum
-                second *= sum(each.matmul and each.split == weight.split for each in operation.weights)
-            if weight.split == "column":
-                result += WeightTotals(split=second, replicated=first)
-            elif weight.split == "row":
-                result += WeightTotals(split=first, replicated=second)
-            else:
-                result += classed(weight, first + second)
+    for operation, weight, leads in adapted(conditions, operations):
+        first, second = (float(rank * side) for side in (weight.inputs, weight.outputs))
+        first = 0.0 if not leads or first >= below else first * weight.copies
+        second = 0.0 if second >= below else second * weight.copies
+        second += magnitudes * weight.outputs * weight.copies * (weight.outputs < below)
+        if weight.routed and merges_experts(conditions):  # what reads one input has one adapter of their ranks' sum
+            second *= sum(each.matmul and each.split == weight.split for each in operation.weights)
+        if weight.split == "column":
+            result += WeightTotals(split=second, replicated=first)
+        elif weight.split == "row":
+            result += WeightTotals(split=first, replicated=second)
+        else:
+            result += classed(weight, first + second)
     return result
 
 

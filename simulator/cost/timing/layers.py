@@ -234,7 +234,7 @@ def _compute(pricing: Pricing, work: Work) -> _Compute:
     if work.adapters.all:
         adapters = np.add(*product_flops(pricing, work.adapters)) / gemm_rate(pricing.scenario)
     rate = memory_rate(pricing.scenario)
-    forward, anew = total(pricing, work.moved) / rate, dequantised_seconds(pricing, work)
+    forward, (before, anew) = total(pricing, work.moved) / rate, dequantised_seconds(pricing, work)
     norms, dropped = decomposed_seconds(pricing, work)
     backward = 2.0 * forward + total(pricing, work.moved_backward) / rate
     return _Compute(
@@ -242,7 +242,7 @@ def _compute(pricing: Pricing, work: Work) -> _Compute:
         routed=expert_products(pricing, work),
         adapters=adapters,
         attention=attention_seconds(pricing, work.core_width) + bounded_seconds(pricing, work),
-        elementwise=(forward + anew + norms, backward + anew + dropped),
+        elementwise=(forward + before + norms, backward + anew + dropped),
     )
 
 

@@ -9,11 +9,18 @@ from typing import TypeAlias, cast
 import numpy as np
 
 from simulator.cost.derived import Pricing, derived
-from simulator.cost.dtypes import element_bytes, gradient_bytes, narrow_element_bytes, quantised_bytes
+from simulator.cost.dtypes import FP32, element_bytes, gradient_bytes, narrow_element_bytes, quantised_bytes
 from simulator.cost.operations.attention import composed
-from simulator.cost.operations.blocks import decomposing, multiplies_dropped, output_layer, prediction
+from simulator.cost.operations.blocks import (
+    decomposing,
+    keeps_inputs,
+    merges_experts,
+    multiplies_dropped,
+    output_layer,
+    prediction,
+)
 from simulator.cost.operations.recompute import Modules
-from simulator.cost.operations.record import conditions_of, merges_experts
+from simulator.cost.operations.record import conditions_of
 from simulator.cost.operations.sums import (
     Product,
     WeightTotals,
@@ -72,7 +79,7 @@ def attention_rate(scenario: Scenario) -> float:
             # PyTorch accumulates 16-bit products in fp32, and products of fp32 (M41). Fused kernels pad a head.
             wide = composed(conditions_of(scenario), "grouped_query")
             if wide or element_bytes(scenario) * scenario.model.head_dim % _LOADED_BYTES:
-                return fp32_peak(scenario) * values.attention_unaligned
+                return fp32_rate(scenario) * values.attention_unaligned
             share = values.attention_efficiency_unfused
         case "flash_1":
             share = reach * values.attention_efficiency_flash_1
@@ -122,8 +129,8 @@ def wide_precision(scenario: Scenario) -> str:
     return "bf16" if scenario.precision in NARROW else scenario.precision
 
 
-def fp32_peak(scenario: Scenario) -> float:
-    """Return the FLOP/s of products of fp32: where a data sheet omits it a sixteenth, as on A100 and H100."""
+def fp32_rate(scenario: Scenario) -> float:
+    """Return the peak of fp32 units: a sixteenth where a data sheet omits it, as on A100 (19.5 of 312 TFLOP/s)."""
     peaks = scenario.hardware.peak_flops_per_second
     return peaks.get("fp32", peaks[wide_precision(scenario)] / 16.0)
 
@@ -373,18 +380,43 @@ def product_passes(pricing: Pricing, product: Product) -> Products:
     scenario, narrow = pricing.scenario, narrow_element_bytes(pricing.scenario)
     stay = scenario.framework.fp8_weight_cache or scenario.framework.fp8_param_gather
     weight = narrow if stay or product.split in ("expert_column", "expert_row") else element_bytes(scenario)
-    return product_seconds(scenario, gemm_rate(scenario), product_shape(pricing, product), narrow, weight)
+    shape = product_shape(pricing, product)
+    passes = product_seconds(scenario, gemm_rate(scenario), shape, narrow, weight)
+    if not keeps_inputs(conditions_of(scenario)) or (shape.uneven and not scenario.framework.quantised_experts):
+        return passes
+    forward = product_seconds(scenario, _integer_rate(scenario), shape, 1.0, 1.0).forward
+    wide = product_seconds(scenario, fp32_rate(scenario), shape, FP32, FP32).inputs
+    return Products(forward, np.where(scenario.widened_rest & (pricing.block.zero_stage < 3), wide, passes.inputs))
 
 
-def dequantised_seconds(pricing: Pricing, work: Work) -> Array | float:
-    """Return the seconds in which a pass writes its frozen weights of 4 bits in 16 (T6)."""
+def _integer_rate(scenario: Scenario) -> float:
+    """Return the rate of products of 8-bit integers, in data sheets fp8's, or twice that of 16 bits (T6)."""
+    if "fp8" in scenario.hardware.peak_flops_per_second:
+        return usual_rate(scenario, "fp8") * scenario.coefficients.time.gemm_efficiency_fp8
+    # Volta multiplies in fp32 (`int8_linear_matmul`).
+    return wide_gemm_rate(scenario) * {"volta": 1.0 / 8.0, "cdna2": 1.0}.get(scenario.hardware.family, 2.0)
+
+
+def dequantised_seconds(pricing: Pricing, work: Work) -> tuple[Array | float, Array | float]:
+    """Return the seconds in which each pass writes frozen weights of 4 bits in 16, or works for those of 8 (T6).
+
+    bitsandbytes 0.50, `MatMul8bitLt`: inputs are cast, searched for outliers, quantised by row, integers scaled and
+    cast, outliers' products added; backward the weight is cast and scaled.
+    """
     scenario, profile = pricing.scenario, pricing.scenario.framework
     if not profile.quantised_base:
-        return 0.0
+        return 0.0, 0.0
     products = (*work.shapes, *(work.grouped if profile.quantised_experts else ()))
     shapes = [product_shape(pricing, each) for each in products]
     numbers = sum(shape.at_once * shape.outputs * shape.depth for shape in shapes)
-    return (quantised_bytes(scenario) + element_bytes(scenario)) * numbers / memory_rate(scenario)
+    rate, widened = memory_rate(scenario), (quantised_bytes(scenario) + element_bytes(scenario)) * numbers
+    if not keeps_inputs(conditions_of(scenario)):
+        return widened / rate, widened / rate
+    wide = scenario.widened_rest & (pricing.block.zero_stage < 3)
+    cast, added = np.where(wide, 6.0, 4.0 * (scenario.precision != "fp16")), np.where(wide, 8.0, 4.0)
+    of_token = [(12.0 + cast) * each.depth + (8.0 + added + cast) * each.outputs for each in shapes]
+    forward = sum(each.at_once * each.rows * moved for each, moved in zip(shapes, of_token, strict=True))
+    return forward / rate, np.where(wide, 13.0, 7.0) * numbers / rate
 
 
 def decomposed_seconds(pricing: Pricing, work: Work) -> tuple[Array | float, Array | float]:
@@ -392,7 +424,7 @@ def decomposed_seconds(pricing: Pricing, work: Work) -> tuple[Array | float, Arr
     scenario, forward, backward = pricing.scenario, np.zeros(len(pricing)), np.zeros(len(pricing))
     (width, narrow, copied, _), element = decomposing(conditions_of(scenario)), element_bytes(scenario)
     efficiency = scenario.coefficients.time.gemm_efficiency
-    rate = fp32_peak(scenario) * efficiency if narrow > element else wide_gemm_rate(scenario)
+    rate = fp32_rate(scenario) * efficiency if narrow > element else wide_gemm_rate(scenario)
     for weight in work.decomposed:
         (inputs, outputs), at_once = local_sides(pricing, weight), on_device(pricing, weight)
         moved = (7.0 * width + narrow + (element + width) * copied + element) * inputs * outputs

@@ -14,11 +14,12 @@ from typing import Any, Final
 
 from simulator.cost.dtypes import FP32, HALF
 from simulator.errors import UnsupportedError
+from simulator.files import read_words
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.flags import plain, table_of
 from simulator.frameworks.logs import note_samples
-from simulator.frameworks.take import Targets, read_optimizer
+from simulator.frameworks.take import Targets, places_of, read_optimizer
 from simulator.frameworks.values import PlainValue, known_value
 from simulator.frameworks.write import WordPair, Writing
 from simulator.question.frameworks.stacks import MEGATRON
@@ -176,22 +177,6 @@ _LARGEST_TABLE: Final = 262_144
 _LARGEST_HIDDEN: Final = 16_384
 _STEP: Final = re.compile(r"\d+(?:\.\d+)?[KMBT]?:(\d{1,9})", re.ASCII)
 _ALL: Final = 2**31  # limit of deferred micro batches where none is stated
-_LORA_TARGETS: Final = (
-    frozenset(("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")),
-    frozenset(("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h")),
-)  # all linear layers, by the core's and the legacy modules' names
-_LORA_OF_ATTENTION: Final = (frozenset(("linear_qkv", "linear_proj")), frozenset(("query_key_value", "dense")))
-"""The linear layers of attention, likewise."""
-_CONTEXT_KINDS: Final = {
-    "p2p": "ring",
-    "all_gather": "all_gather",
-    "a2a": "all_to_all",
-    "a2a+p2p": "all_to_all_ring",
-    "megatron_cp_algo": "ring",
-    "ulysses_cp_algo": "all_to_all",
-    "hybrid_cp_algo": "all_to_all_ring",
-    "kvallgather_cp_algo": "all_gather",
-}  # exchanges by the names of Megatron (`--cp-comm-type`) and MindSpeed (`--context-parallel-algo`)
 
 
 def set_layout(arguments: Arguments, targets: Targets, layers: int | None, chunks: int) -> None:
@@ -422,13 +407,13 @@ def precision(arguments: Arguments) -> str | None:
 
 
 def set_adapters(arguments: Arguments, targets: Targets, rank: int | None) -> None:
-    """Set the linear layers with LoRA adapters (MindSpeed-LLM); refuse all but attention's and all of a layer."""
-    layers = frozenset((arguments.text("lora_rank", "lora-target-modules") or "").split())
-    if rank is not None and layers in _LORA_OF_ATTENTION:
-        targets["option.adapter_targets"] = "attention"
-    elif rank is not None and layers not in _LORA_TARGETS:
-        shown = " ".join(sorted(layers))[:120] or "nothing"
-        message = f"LoRA on {shown}: adapters on all linear layers, or on both of attention, are modelled"
+    """Set the linear layers with LoRA adapters (MindSpeed-LLM)."""
+    layers = (arguments.text("lora_rank", "lora-target-modules") or "").split()
+    places, kinds = places_of(layers), {"q+k+v+o+gate+up+down": "all", "q+k+v+o": "attention"}
+    if rank is not None and places:
+        targets["option.adapter_targets"] = kinds.get(places, places)
+    elif rank is not None:
+        message = f"LoRA on {' '.join(layers)[:120] or 'nothing'}: its layers are not known"
         arguments.not_modelled(message, "lora-target-modules", "lora-r")
 
 
@@ -549,7 +534,8 @@ def _set_context(arguments: Arguments, targets: Targets, layout: Layout) -> None
         return
     names = ("cp-comm-type", "context-parallel-algo")
     words = re.findall(r"[\w+]+", arguments.text("cp_communication", *names) or "")
-    kinds = {_CONTEXT_KINDS.get(word, "") for word in words}
+    known = read_words("context")
+    kinds = {known.get(word, "") for word in words}
     if len(kinds) > 1 or "" in kinds:
         message = f"context parallelism by {', '.join(sorted(set(words)))[:60]} is priced as a ring"
         arguments.remark("not-modelled", "warning", message, *names)

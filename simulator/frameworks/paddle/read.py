@@ -112,7 +112,7 @@ def paddle_run(arguments: Arguments, title: str, *, whole_sends: bool) -> Recipe
     if "global_batch_size" not in workload and "gradient_accumulation_steps" not in arguments.incomplete:
         workload.setdefault("gradient_accumulation_steps", 1)
     # ChatGLM2's network has no flash kernel: `CoreAttention` of paddlenlp/transformers/chatglm_v2/modeling.py, 2.8.1.
-    network = {"flash_attention": "false"} if spec is not None and spec.architecture == "glm" else {}
+    network = {"flash_attention": "false"} if spec is not None and spec.architecture in ("glm", "chatglm") else {}
     run = Recipe(
         framework="paddle",
         model=model,

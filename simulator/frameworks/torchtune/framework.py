@@ -6,6 +6,7 @@ of each builder of `torchtune/models`, and the longest sequence that it makes po
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, Final
@@ -16,7 +17,7 @@ from simulator.frameworks.documents import Key
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm, marked
 from simulator.frameworks.logs import note_samples, with_longest_sample
 from simulator.frameworks.purpose import no_training
-from simulator.frameworks.take import part, read_optimizer, take
+from simulator.frameworks.take import part, places_of, read_optimizer, take
 from simulator.question.frameworks.stacks import IN_16_BITS, stack_options
 from simulator.question.origin import Place
 from simulator.question.recipe import Recipe
@@ -69,6 +70,11 @@ def read(arguments: Arguments, keys: Sequence[Key], recipe: str = "") -> Recipe:
     foreach = {"foreach_optimizer": str(not arguments.switch("foreach_optimizer", "optimizer.fused")).lower()}
     usual |= known.get("switches", {}) | (known.get("adapters", {}) if adapters else {})
     options = usual | foreach | named | _loss(arguments, adapters=adapters) | part(targets, "option")
+    layers = re.findall(r"[a-z]{1,9}_proj", arguments.text("adapter_targets", "model.lora_attn_modules") or "")
+    if layers and adapters:
+        layers += ["w1", "w2", "w3"] * (options["adapter_targets"] == "all")
+        layers += ["head"] * arguments.switch("adapter_targets", "model.apply_lora_to_output")
+        options["adapter_targets"] = places_of(layers) or "all"
     dtype = arguments.text("precision", "dtype") or "bf16"
     kind = dtype if dtype in ("bf16", "fp32", "fp16") else None
     if quantised and adapters:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from simulator.files import read_words
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, LaunchCommand, half_precision
 from simulator.frameworks.configuration import configuration
 from simulator.frameworks.documents import Key, written_keys
 from simulator.frameworks.models import QUANTIZED, named_model
-from simulator.frameworks.take import part, read_optimizer, take
-from simulator.question.frameworks.stacks import IN_16_BITS, library_options, stack_options, targets_of_peft
+from simulator.frameworks.take import part, places_of, read_optimizer, take
+from simulator.question.frameworks.stacks import IN_16_BITS, library_options, stack_options
 from simulator.question.recipe import A_NODE, Recipe
 from simulator.question.scenario.layout import Layout
 
@@ -28,24 +29,8 @@ _REENTRANT: Final = (
     *("use_reentrant_gc", "use_reentrant"),
 )
 _SAVED: Final = ("additional_target", "lora_modules_to_save", "modules_to_save")
-_ENDS: Final = {
-    **dict.fromkeys(
-        ("embed_tokens", "word_embeddings", "wte", "embed_in", "tok_embeddings", "all-embedding"), "embedding"
-    ),
-    **dict.fromkeys(("lm_head", "output_layer", "embed_out"), "output"),
-}  # names of the input table and the output layer, of which peft takes what ends in them
 _ADAPTED: Final = ("lora_target", "lora_target_modules", "target_modules")
-_LINEAR: Final = ("q_proj", "v_proj", "k_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-_QKV: Final = ("q_proj", "k_proj", "v_proj")
-_JOINT: Final[Mapping[str, Sequence[str]]] = {
-    **dict.fromkeys(("query_key_value", "qkv_proj", "Wqkv", "W_pack", "wqkv", "c_attn"), _QKV),
-    **dict.fromkeys(("gate_up_proj", "dense_h_to_4h", "fc1", "fc_in", "c_fc"), ("gate_proj", "up_proj")),
-    "w1": ("gate_proj",),
-    "w3": ("up_proj",),
-    "c_proj": ("o_proj", "down_proj"),
-    **dict.fromkeys(("dense_4h_to_h", "fc2", "fc_out", "w2"), ("down_proj",)),
-    **dict.fromkeys(("dense", "out_proj", "wo"), ("o_proj",)),
-}  # layers of models that join or name them otherwise, by those of Llama (`dense_h_to_4h` is all before the activation)
+_EVERY: Final = frozenset(("all", "all-linear", "all_linear"))
 _TOGETHER: Final = re.compile(r"\(([\w|]{1,80})\)_proj")
 _PATH: Final = frozenset(
     ("model", "language_model", "layers", "mlp", "self_attn", "cross_attn", "d", "_checkpoint_wrapped_module")
@@ -230,7 +215,6 @@ def _quantised(arguments: Arguments, rank: int | None, *, again: bool, deepspeed
         return {}
     own = arguments.has(*_TUNING)
     if "8" in texts:
-        arguments.remark("not-modelled", "note", "products of 8 bits are timed as those of 4", *narrow)
         eight = {"quantised_base": "true", "quantised_bits": "8", "widened_rest": str(not own).lower()}
         reentrant = arguments.has("finetuning_type") or (own and deepspeed)
         return eight | (_ends_early(arguments, reentrant=reentrant) if again else {})
@@ -258,32 +242,29 @@ def _ends_early(arguments: Arguments, *, reentrant: bool) -> dict[str, str]:
 
 
 def adapter_targets(arguments: Arguments, rank: int | None, *names: str) -> dict[str, str]:
-    """Return the switch of the layers with adapters: the fewest that hold all of a list (transformers)."""
+    """Return the switch of the layers with adapters: those of a list, or all where it names others."""
     entry = arguments.entry(*names)
     if rank is None or entry is None or arguments.switch("adapter_targets", "lora_target_linear"):
         return {}
+    experts = arguments.text("adapter_targets", "lora_target_parameters", "target_parameters") or ""
     text = _TOGETHER.sub(lambda each: " ".join(f"{word}_proj" for word in each[1].split("|")), entry.text)
-    words = set(re.findall(r"[\w-]+", text)) - _PATH if text and not entry.causes else {"unknown"}
-    alone = {*map(_JOINT.get, words)} == {_QKV}  # one adapter, where q, k and v are one product
-    named = {*_LINEAR[:2]} if alone else {name for word in words for name in _JOINT.get(word, (word,))}
-    sets = (("query_value", _LINEAR[:2]), ("attention", _LINEAR[:4]), ("all", _LINEAR))
-    targets, layers = next((each for each in sets if named <= set(each[1])), sets[-1])
-    if named != set(layers) and not named <= {"all", "all-linear", "all_linear"}:
-        arguments.remark("not-modelled", "warning", f"layers with adapters: priced as {targets}", *names)
-    return {"adapter_targets": targets}
+    words = set() if entry.causes else set(re.findall(r"[\w-]+", f"{text} {experts}")) - _PATH - {"experts"}
+    if places := places_of(words):
+        return {"adapter_targets": places}
+    if words.isdisjoint(_EVERY):
+        arguments.remark("not-modelled", "warning", "layers with adapters: priced as all", *names)
+    return {"adapter_targets": "all"}
 
 
 def peft_targets(arguments: Arguments, run: Recipe) -> Recipe:
-    """Return a run with adapters where peft has them unless told: of a model that it does not know, it stops."""
+    """Return a run with adapters where peft 0.21 has them unless told (`utils/constants.py`), or it stops."""
     if run.lora_rank is None or any(name in each for name in ("lora_target", "target_m") for each in arguments.entries):
         return run
     family = models.load_model(run.model).architecture if run.model else "llama"
-    targets = targets_of_peft(family)
+    targets = read_words("peft").get(family, "")
     if not targets:
         message = f"peft has no usual layers with adapters for {family}, and the run stops: name them"
         arguments.not_modelled(message, fix="target modules `all-linear`, for all linear layers")
-    elif targets == "all":
-        arguments.remark("not-modelled", "warning", f"layers with adapters: peft's of {family} are priced as all")
     return replace(run, options={"adapter_targets": targets or "all", **run.options})
 
 
@@ -300,10 +281,11 @@ def saved_modules(arguments: Arguments, rank: int | None, *named: str, wide: boo
     if rank is None or not names or "{" in text:
         arguments.forget("saved_modules")
         return {}
-    if other := next((name for name in names if name not in _ENDS), None):
+    known = read_words("ends")
+    if other := next((name for name in names if name not in known), None):
         message = f"{other[:40]}: of modules beside adapters only the input table and the output layer are priced"
         arguments.not_modelled(message, *named)
-    ends = {_ENDS[name] for name in names if name in _ENDS}
+    ends = {known[name] for name in names if name in known}
     own = arguments.has("additional_target") and not arguments.switch("parameter_dtype", "pure_bf16")
     chosen = {"saved_modules": "both" if len(ends) > 1 else next(iter(ends), "none")}
     return chosen | {"saved_modules_dtype": "fp32" if own or wide else "bf16"}

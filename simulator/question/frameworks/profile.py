@@ -58,9 +58,13 @@ def switch_value(spec: dataclasses.Field[Any], text: str, current: object) -> ob
             raise InputError(f"--option {spec.name}={wrong}: allowed are {', '.join(spec.metadata['choices'])}")
         return tuple(word for word in spec.metadata["choices"] if word in words)
     if isinstance(current, str):
-        if text not in spec.metadata["choices"]:
-            raise InputError(f"--option {spec.name}={text}: allowed are {', '.join(spec.metadata['choices'])}")
-        return text
+        choices = spec.metadata["choices"]
+        parts = [part for choice in choices if "+" in choice for part in choice.split("+")]
+        if text in choices:
+            return text
+        if not set(text.split("+")) <= set(parts):
+            raise InputError(f"--option {spec.name}={text}: allowed are {', '.join(choices)}")
+        return "+".join(part for part in parts if part in text.split("+"))
     kind = int if isinstance(current, int) else float
     low, high = spec.metadata["low"], spec.metadata["high"]
     try:
@@ -87,7 +91,7 @@ def switch(
     high: float = 1,
     moves: tuple[SwitchEffect, ...] = SWITCH_EFFECTS,
 ) -> Any:
-    """Return the profile field of a switch: default, words or range, its effects."""
+    """Return the profile field of a switch: default, words or range, its effects; of a word with + parts are words."""
     meta = {"choices": choices, "low": low, "high": high, "moves": moves}
     return field(default=default, metadata=meta)
 
@@ -162,6 +166,10 @@ class FrameworkLimits(Record, kw_only=True):
 DType = Literal["fp32", "bf16"]
 MomentDType = Literal["fp32", "bf16", "fp8"]
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp8": 1}
+
+
+_JOINED: Final = ("false", "network", "attention", "mixers", "gates", "true")
+_TARGETS: Final = ("q+k+v+o+gate+up+down+head",)
 
 
 class FrameworkProfile(Switches, kw_only=True):
@@ -262,10 +270,10 @@ class FrameworkProfile(Switches, kw_only=True):
     saves_on_host: str = switch(default="none", choices=("none", "weights", "state"), moves=("host",))
     loads_on_host: str = switch(default="none", choices=("none", "sharded", "always"), moves=("host",))
     fused_projections: bool = switch(default=True)
-    shared_adapters: str = switch(default="false", choices=("false", "network", "true"))
+    shared_adapters: str = switch(default="false", choices=_JOINED)
     joint_adapters: str = switch(default="none", choices=("none", "whole", "padded"), moves=("memory", "host"))
-    adapter_targets: str = switch(default="all", choices=("all", "attention", "query_value"))
-    expert_adapters: bool = switch(default=True)
+    adapter_targets: str = switch(default="all", choices=(*_TARGETS, "all", "attention", "query_value"))
+    expert_adapters: str = switch(default="true", choices=("false", "router", "true"))
     merged_expert_adapters: str = switch(default="none", choices=("none", "folded", "added"))
     decomposed_adapters: str = switch(default="none", choices=("none", "joint", "apart"))
     saved_modules: str = switch(default="none", choices=("none", "embedding", "output", "both"))
@@ -380,8 +388,8 @@ class FrameworkProfile(Switches, kw_only=True):
 
 def merges_experts(profile: FrameworkProfile) -> bool:
     """Return whether adapters of routed experts multiply a merged copy of all experts' weights (M40)."""
-    merges = profile.merged_expert_adapters != "none"
-    return merges and profile.expert_adapters and profile.adapter_targets == "all"
+    merges = profile.merged_expert_adapters != "none" and profile.expert_adapters == "true"
+    return merges and not {"all", "down"}.isdisjoint(profile.adapter_targets.split("+"))
 
 
 def switches() -> tuple[dataclasses.Field[Any], ...]:

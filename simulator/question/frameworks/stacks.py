@@ -453,11 +453,6 @@ def library_options(stack: StackName, *traits: str) -> Mapping[str, str]:
     return {name: text for row in rows if {*traits} & {*row["traits"].split()} for name, text in _others(row).items()}
 
 
-def targets_of_peft(family: str) -> str:
-    """Return the layers of a family that peft gives adapters unless told which; empty where it then stops."""
-    return next((row["targets"] for row in read_table(__file__, "peft") if family in row["families"].split()), "")
-
-
 PROFILES: dict[str, FrameworkProfile] = {
     name: FrameworkProfile(
         name=name, version=content["version"], limits=FrameworkLimits(**content["limits"]), **content["switches"]

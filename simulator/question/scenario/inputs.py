@@ -184,7 +184,8 @@ def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
         raise InputError(f"{name} {value!r}{f'{near};' if near else ':'} allowed are {', '.join(allowed)}")
 
 
-_LENGTH = "Tokens in a sequence; 8k is 8192. By default no longer than the model's longest."
+_LENGTH = "Tokens in a sequence; 8k is 8192. By default no longer than the model's longest; 2048 for fine-tuning."
+_BATCH = "Sequences in a step; by default 64 for fine-tuning: with a method or adapters."
 MOST_DEVICES = 2**24
 """Largest cluster priced."""
 MOST_TOKENS = 2**27
@@ -196,7 +197,7 @@ class Workload(Record, kw_only=True):
 
     seq_length: int = input_field(8192, _LENGTH, high=MOST_TOKENS, of_tokens=True)
     """Tokens per sequence."""
-    global_batch_size: int = input_field(1024, "Sequences in a step.", high=MOST_TOKENS, of_tokens=True)
+    global_batch_size: int = input_field(1024, _BATCH, high=MOST_TOKENS, of_tokens=True)
     """Sequences per optimizer step over all replicas."""
     precision: Precision = input_field("bf16", "Type of matrix products.", choices=PRECISIONS)
     """Compute type of the matrix products. Weights stay 16 bit under fp8; under fp32 everything is fp32."""
@@ -248,5 +249,8 @@ INPUTS: tuple[InputSetting, ...] = (
 )
 """Every input of a question, in the order that a help lists them."""
 DEFAULTS: Mapping[str, Any] = {setting.name: setting.default for setting in INPUTS if setting.default is not REQUIRED}
+TUNING_WORKLOAD: Mapping[str, int] = {"seq_length": 2048, "global_batch_size": 64}
+"""Workload of fine-tuning that nobody said: LLaMA-Factory's `cutoff_len`, and eight samples on each of eight devices,
+the batch of transformers' Trainer."""
 DEFAULT_WORKLOAD: Mapping[str, Any] = {setting.name: setting.default for setting in WORKLOAD}
 BY_INPUT: Mapping[str, InputSetting] = {setting.name: setting for setting in INPUTS}

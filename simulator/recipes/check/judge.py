@@ -529,7 +529,7 @@ def _favourable_bytes(case: Case, estimate: Estimate, bounds: Sequence[Remark]) 
     if "adapters" in kinds:
         scenario = replace(scenario, lora_rank=1)
     if "experts" in kinds:
-        narrow = replace(scenario.framework, expert_adapters=False, quantised_experts=True)
+        narrow = replace(scenario.framework, expert_adapters="false", quantised_experts=True)
         scenario = replace(scenario, framework=narrow)
     if "types" in kinds:
         scenario = replace(scenario, framework=replace(scenario.framework, **IN_16_BITS, frozen_dtype="compute"))

@@ -18,7 +18,7 @@ import click
 from simulator.errors import InputError, not_one_of
 from simulator.files import read_rows, read_table
 from simulator.late import Lazy, late_pattern
-from simulator.question.scenario.inputs import INPUTS, REQUIRED, InputSetting
+from simulator.question.scenario.inputs import INPUTS, REQUIRED, TUNING_WORKLOAD, InputSetting
 from simulator.question.scenario.layout import SETTINGS
 from simulator.question.vocabulary import PRECISIONS, RECIPE_FORMATS, framework_hint
 from simulator.show.cli.streams import refuse_inputs
@@ -510,6 +510,8 @@ def batch_in_sequences(ctx: click.Context) -> None:
         raise click.UsageError("--global-batch-tokens needs sequences of one length: give --global-batch-size")
     if not left_to_default(ctx, "global_batch_size"):
         raise click.UsageError("--global-batch-size and --global-batch-tokens exclude each other: give one")
+    if ctx.params.get("method") or ctx.params.get("lora_rank"):
+        length = TUNING_WORKLOAD["seq_length"] if left_to_default(ctx, "seq_length") else length
     if length is not None and left_to_default(ctx, "seq_length") and ctx.params["model"]:
         length = min(length, catalogue.load_model(ctx.params["model"]).longest_sequence or length)
     if length is None:

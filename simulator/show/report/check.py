@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any
 from urllib.parse import quote
@@ -25,7 +25,8 @@ from simulator.answers.gates import FIRM, OUTCOMES, CheckOutcome, Gates
 from simulator.answers.rules import FRAMEWORK_RULES
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import one_line
-from simulator.question.origin import Origin, OriginKind, Place
+from simulator.files import read_words
+from simulator.question.origin import Origin, Place
 from simulator.question.question import GROUPS, Question
 from simulator.recipes.check.repository import CHANGED, rule_titles
 from simulator.recipes.check.verdict import LEFT_OUT, NOT_JUDGED, OWN_SETTINGS, UNMATCHED, Changed, Checked, Checks
@@ -388,16 +389,6 @@ def _printable(result: Checked) -> Checked:
     )
 
 
-_SAID_BY: Mapping[OriginKind, str] = {
-    "option": "the command line",
-    "argument": "the program",
-    "environment": "the environment",
-    "follows": "follows from the others",
-    "nobody": "nobody: the default",
-    "framework": "the framework's default",
-}
-
-
 def origins_text(results: Sequence[Checked]) -> str:
     """Return each value of each recipe with who said it, and what is missing with what would tell it."""
     blocks: list[str] = []
@@ -422,7 +413,7 @@ _ORIGINS = ("setting", "value", "said by")
 def _said_by(origin: Origin) -> str:
     if origin.kind in ("framework", "stack", "hardware") and origin.where:
         return f"{one_line(origin.where)}'s default"
-    return one_line(origin.where) or _SAID_BY.get(origin.kind, origin.kind)
+    return one_line(origin.where) or read_words("origins").get(origin.kind, origin.kind)
 
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"

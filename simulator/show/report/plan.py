@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from simulator.answers.plan import Availability, Choice, LimitCheck, Plan
 from simulator.answers.sweep import Sweep
 from simulator.cost.pricing.estimate import Estimate
+from simulator.files import read_words
 from simulator.question.units import MEGA
 from simulator.show.report import estimate as single
 from simulator.show.report import presentation as tables
@@ -231,21 +232,10 @@ def plan_csv(plan: Plan, _shown: Presentation) -> str:
     return say.table_csv(list(rows[0]), cells)
 
 
-_SAID = {
-    "fits": "has a layout that is likely enough to fit",
-    "risky": "fits, but less likely than asked for",
-    "starved": "fits too near capacity",
-    "does_not_fit": "fits in no layout",
-    "depends": "on switches or a memory that nobody said",
-    "no_layout": "no layout keeps the rules",
-    "refused": "cannot be priced; the row says why",
-    "failed": "a defect of the simulator: please report the row",
-}
-
-
 def sweep_table(sweep: Sweep, shown: Presentation) -> str:
     """Return the outcomes of the questions, and the file of their rows."""
-    rows = [[name, say.grouped(count), _SAID[name]] for name, count in sweep.outcomes.items()]
+    meanings = read_words("outcomes")
+    rows = [[name, say.grouped(count), meanings[name]] for name, count in sweep.outcomes.items()]
     table = shown.grid(["outcome", "questions", "what it means"], rows, (0, 2))
     idle = [f"{text}: {say.counted(count, 'question')}." for text, count in sweep.without_effect.items()]
     rows_in = [f"Rows: {sweep.table}"] if sweep.table else []

@@ -216,9 +216,9 @@ def miss_lines(ranking: Ranking, shown: Presentation) -> Iterator[str]:
     searched = "" if fewest is None else f" on up to {say.grouped(fewest.most_nodes)} nodes"
     if ranking.risky:
         likeliest = max(ranking.risky, key=lambda estimate: estimate.memory.fit_probability or 0.0)
-        limit = f"{_least_probability(ranking)} % is asked for (--min-fit-probability). Of the fastest that may fit"
+        limit = f"{_least_probability(ranking)} % is asked for (--min-fit-probability)"
         chance = f"{say.layout_text(likeliest.layout)}, fits with {say.fit_text(likeliest)} %"
-        yield f"Nothing is likely enough to fit{searched}: {limit}, the likeliest: {chance}"
+        yield f"Nothing is likely enough to fit{searched}: {limit}. The likeliest: {chance}"
         return
     if nearest is None:
         yield f"Nothing fits{searched}: no layout keeps the rules."
