@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -66,12 +65,11 @@ def release_rows(stack: str) -> Iterator[dict[str, Any]]:
     if not table.exists():  # a year of a trainer has no recipes of its own
         return
     files = {row["number"]: row["file"] for row in _files(table.parent)}
-    with table.open(newline="", encoding="utf-8") as stream:
-        for row in csv.DictReader(stream):
-            files[""] = row["file"].rpartition(":")[0]
-            lines: dict[str, str] = {}
-            parts = {column: dict(_values(row[column], files, lines)) for column in ("layout", "switches")}
-            yield {**row, **parts, "lines": lines}
+    for row in read_table(str(table), table.stem):
+        files[""] = row["file"].rpartition(":")[0]
+        lines: dict[str, str] = {}
+        parts = {column: dict(_values(row[column], files, lines)) for column in ("layout", "switches")}
+        yield {**row, **parts, "lines": lines}
 
 
 def _files(folder: Path) -> list[dict[str, str]]:
