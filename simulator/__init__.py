@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from simulator._version import __version__
+from simulator.late import Lazy
 from simulator.tabular import Tabular
 
 if TYPE_CHECKING:
@@ -54,51 +55,14 @@ __all__ = [
     "sweep",
 ]
 
-_HOMES = {
-    "answers.compare": "Comparison",
-    "answers.explain": "Explanation",
-    "answers.plan": "Availability Offer Plan",
-    "answers.sweep": "Sweep sweep",
-    "api": "check compare emit estimate explain from_json plan rank",
-    "cost.pricing.estimate": "Estimate",
-    "errors": "InputError SimulateError UnsupportedError",
-    "question.question": "Question",
-    "question.scenario.layout": "Layout",
-    "question.specs.catalogue": "load_hardware load_model",
-    "recipes.check.verdict": "Checks",
-    "search.space": "Ranking Space",
-}  # public names by the module that they live in
-
-
-class _Notebook:
-    """Draws answers for notebooks; what draws imports every answer, so not before."""
-
-    def html(self, answer: Tabular) -> str:
-        from simulator.show.pages.figures import answer_html  # noqa: PLC0415  start-up time
-
-        return answer_html(answer)
-
-    def json(self, answer: Tabular) -> str:
-        from simulator.show.forms import answer_json  # noqa: PLC0415  start-up time
-
-        return answer_json(answer)
-
-    def figure(self, answer: Tabular, name: str) -> Any:
-        from simulator.show.pages.figures import answer_figure  # noqa: PLC0415  start-up time
-
-        return answer_figure(answer, name)
-
-
-Tabular.drawing = _Notebook()
+Tabular.forms, Tabular.figures = Lazy("show.forms"), Lazy("show.pages.figures")
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from the module it lives in."""
-    home = next((module for module, names in _HOMES.items() if name in names.split()), None)
-    if home is None:
+    """Load a public name from `simulator.api`, which imports all of them."""
+    if name not in __all__:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    value = getattr(import_module(f"simulator.{home}"), name)
-    globals()[name] = value
+    value = globals()[name] = getattr(import_module("simulator.api"), name)
     return value
 
 

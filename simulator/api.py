@@ -22,15 +22,16 @@ from simulator.answers.gates import FailingOutcome, Gates
 from simulator.answers.plan import Availability, Offer, Plan
 from simulator.answers.plan import plan as plan_of
 from simulator.answers.run import saved_case, saved_question, saved_search
-from simulator.answers.sweep import Sweep
+from simulator.answers.sweep import Sweep, sweep
 from simulator.cost.pricing.estimate import Estimate
-from simulator.errors import InputError, UnsupportedError, check_kind, did_you_mean, short_line
+from simulator.errors import InputError, SimulateError, UnsupportedError, check_kind, did_you_mean, short_line
 from simulator.question.origin import ARGUMENT
 from simulator.question.question import Question, question_of
 from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS, check_count
 from simulator.question.scenario.keywords import EstimateFields, OpenFields, QuestionFields, RankFields, SharedFields
 from simulator.question.scenario.layout import SETTINGS, Layout
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.question.specs.documents import parse_json
 from simulator.question.units import parse_count, to_gib
 from simulator.question.vocabulary import Precision

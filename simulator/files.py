@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from errno import EACCES, EBUSY, EPERM, EROFS, EXDEV
 from functools import cache
 from typing import TYPE_CHECKING, Final
@@ -110,13 +110,18 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def writing(path: Path, option: str = "") -> Iterator[None]:
-    """Turn errors of writing a path into an InputError of one line."""
+def writing(path: Path | str, option: str = "", done: str = "written") -> Iterator[None]:
+    """Turn errors of writing, or what else is `done` with a path, into an InputError of one line."""
     try:
         yield
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{option} {path}: cannot be written: {reason}".lstrip()) from error
+        raise InputError(f"{option} {path}: cannot be {done}: {reason}".lstrip()) from error
+
+
+def reading(path: Path | str) -> AbstractContextManager[None]:
+    """Turn errors of reading a path into an InputError of one line."""
+    return writing(path, done="read")
 
 
 def _write(path: Path, text: str | Iterable[str]) -> None:

@@ -1,9 +1,10 @@
-"""What is worked out when it is first read: regular expressions, and fields of records."""
+"""What is worked out when it is first read: regular expressions, modules, and fields of records."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
@@ -28,6 +29,20 @@ class _LatePattern:
 def late_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
     """Return a regular expression that is compiled when it is first used."""
     return cast("re.Pattern[str]", _LatePattern(text, flags))
+
+
+class Lazy:
+    """A module of the package that is imported when a name of it is first read.
+
+    Beside each stands an import under TYPE_CHECKING, which type checkers and import contracts follow.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = f"simulator.{name}"
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the module holds under a name."""
+        return getattr(import_module(self._name), name)
 
 
 class _Deferred:

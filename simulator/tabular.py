@@ -9,22 +9,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 Row = Mapping[str, Any]
-
-
-class Drawing(Protocol):
-    """What draws answers."""
-
-    def html(self, answer: Tabular) -> str:
-        """Return the terminal's table as HTML."""
-
-    def json(self, answer: Tabular) -> str:
-        """Return the answer as JSON. Raises as `Tabular.to_json` does."""
-
-    def figure(self, answer: Tabular, name: str) -> Any:
-        """Return the figure of this name, or the first. Raises as `Tabular.plot` does."""
 
 
 class Tabular:
@@ -32,7 +19,10 @@ class Tabular:
 
     __slots__ = ()
 
-    drawing: ClassVar[Drawing]
+    forms: ClassVar[Any]
+    """Module `show.forms`, which writes answers; the package sets both, as they stand above every answer."""
+    figures: ClassVar[Any]
+    """Module `show.pages.figures`, which draws answers."""
 
     @abstractmethod
     def rows(self) -> Sequence[Row]:
@@ -49,15 +39,17 @@ class Tabular:
 
         Raises UnsupportedError for rows that are no answer of a command.
         """
-        return self.drawing.json(self)
+        text: str = self.forms.answer_json(self)
+        return text
 
     def plot(self, figure: str = "") -> Any:
         """Return the figure of this name, or the first, as a `plotly.graph_objects.Figure`.
 
         Raises UnsupportedError without plotly, and InputError for an unknown name.
         """
-        return self.drawing.figure(self, figure)
+        return self.figures.answer_figure(self, figure)
 
     def _repr_html_(self) -> str:
         """Return the terminal's table as HTML, for notebooks."""
-        return self.drawing.html(self)
+        text: str = self.forms.answer_html(self)
+        return text

@@ -236,7 +236,10 @@ def _single(start: _Try, marks: frozenset[Mark]) -> Iterator[_Try]:
             more = f"{option} --global-batch-size {batch}"
             yield from _with(start, "micro_batch", more, fields, {"global_batch_size": batch})
     yield from _sizes(start)
-    yield from _experts(start)
+    ranks, model = layout.tensor_parallel * layout.context_parallel * layout.data_parallel, scenario.model
+    for experts in divisors(model.num_experts, model.num_experts) if model.is_moe else ():
+        if experts > layout.expert_parallel and ranks % (experts * layout.expert_tensor_parallel) == 0:
+            yield from _with(start, "experts", f"--ep {experts}", {"expert_parallel": experts})
     for stage in (1, 2, 3) if layout.data_parallel * layout.context_parallel > 1 else ():  # one device shards nothing
         if stage != layout.zero_stage:
             yield from _with(start, "zero", f"--zero-stage {stage}", {"zero_stage": stage})
@@ -392,21 +395,11 @@ def _pipelines(
         yield from _with(start, (*axes, "chunks"), f"{option} --vpp 1", fields | {"virtual_stages": 1}, inputs)
 
 
-def _experts(start: _Try) -> Iterator[_Try]:
-    """Yield larger expert parallel sizes."""
-    layout, model = start.case.layout, start.case.scenario.model
-    ranks = layout.tensor_parallel * layout.context_parallel * layout.data_parallel
-    for size in divisors(model.num_experts, model.num_experts) if model.is_moe else ():
-        if size > layout.expert_parallel and ranks % (size * layout.expert_tensor_parallel) == 0:
-            yield from _with(start, "experts", f"--ep {size}", {"expert_parallel": size})
-
-
 def _chunks(start: _Try) -> Iterator[_Try]:
     layout = start.case.layout
     if layout.virtual_stages > 1:
-        yield from _with(start, "chunks", "--vpp 1", {"virtual_stages": 1})
         per_rank = layout.stage_layers[0]
-        for count in divisors(per_rank, per_rank - 1)[1:]:
+        for count in (1, *divisors(per_rank, per_rank - 1)[1:]):
             if count != layout.virtual_stages:
                 yield from _with(start, "chunks", f"--vpp {count}", {"virtual_stages": count})
 

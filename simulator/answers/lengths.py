@@ -14,6 +14,7 @@ from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.cost.pricing.price import FITS, size
 from simulator.errors import InputError, quoted
+from simulator.files import reading
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.lengths import Lengths
 from simulator.question.scenario.scenario import Scenario
@@ -99,15 +100,14 @@ _KINDS: Final = (r"[A-Za-z\s]", r"[0-9]", r"[!-/:-@\[-`{-~]", r"[\u2e80-\u9fff\u
 
 def _lines(file: str) -> Iterator[tuple[int, str]]:
     """Yield the lines of a file that hold something, with their numbers. Raises InputError."""
-    try:
+    with reading(file):
         if not Path(file).is_fifo():
             require_regular(Path(file))
         with Path(file).open(encoding="utf-8-sig") as stream:
-            yield from ((number, line) for number, line in enumerate(stream, start=1) if line.strip())
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file}: not UTF-8 text: {error.reason}") from error
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+            try:
+                yield from ((number, line) for number, line in enumerate(stream, start=1) if line.strip())
+            except UnicodeDecodeError as error:
+                raise InputError(f"{file}: not UTF-8 text: {error.reason}") from error
 
 
 def _text(place: str, line: str, field: str) -> str:

@@ -7,11 +7,10 @@ said it; answers of earlier versions hold the values alone, beside their layout.
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, get_args
 
 from simulator.answers.cases import Case, case_of, priceable, question_model, scenario_of_run
 from simulator.answers.memories import hardware_meant
@@ -19,10 +18,10 @@ from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.errors import InputError, did_you_mean, not_one_of
 from simulator.question.frameworks.stacks import DEFAULT, RECOMPUTES, current_switches, stack_of_file
 from simulator.question.origin import NOBODY, Input, Origin, OriginKind
-from simulator.question.question import FOLLOWS, Question
+from simulator.question.question import FOLLOWS, GROUPS, Question
 from simulator.question.scenario.inputs import BY_INPUT, DEFAULT_WORKLOAD, LISTS
 from simulator.question.scenario.layout import BY_NAME, FIELDS, layout_of_object
-from simulator.question.specs.documents import parse_json, read_limited
+from simulator.question.specs.documents import finite, parse_json, read_limited
 from simulator.question.units import to_mib
 from simulator.question.vocabulary import FRAMEWORKS
 from simulator.records import Record
@@ -157,12 +156,11 @@ MOST_BYTES = 100_000_000
 """Largest file of answers that is read, in bytes."""
 _MOST = 10**15  # largest count in such a file
 _SAME = 0.005  # largest relative difference between a file's figures and its layout's for them to be the same question
-_GROUPS: Final = ("inputs", "model_fields", "layout", "switches")
 
 
 def question_object(question: Question) -> dict[str, Any]:
     """Return a question as plain values: each with who said it, and where."""
-    groups = {name: getattr(question, name) for name in _GROUPS}
+    groups = {name: getattr(question, name) for name in GROUPS}
     shown: dict[str, Any] = {
         name: {BY_NAME[key].key if name == "layout" else key: _input_object(stated) for key, stated in group.items()}
         for name, group in groups.items()
@@ -196,7 +194,7 @@ def saved_case(file: str, text: str | None, rank: int, options: Question, *, as_
         # Of one of a search or a recipe the layout was said by nobody.
         alone = "recipe" not in written and BY_NAME["data_parallel"].key in written.get("layout", {})
         question = saved_question(chosen) if as_it_stands and alone else _question(chosen, outer)
-        stated = _figure(chosen["memory"]["device_mib"]), _figure(chosen["throughput"]["step_time_s"])
+        stated = finite(chosen["memory"]["device_mib"], 0, _MOST), finite(chosen["throughput"]["step_time_s"], 0, _MOST)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InputError(f"{file}: is no estimate of `simulate --format json`: {error}") from error
     if framework not in FRAMEWORKS:
@@ -211,7 +209,7 @@ def saved_question(value: Mapping[str, Any]) -> Question:
     """Return the question of an answer as it stands there. Raises KeyError, TypeError, ValueError or AttributeError."""
     settings = (BY_INPUT, None, BY_NAME, None)
     groups: dict[str, Any] = {
-        name: _inputs(value["question"][name], known) for name, known in zip(_GROUPS, settings, strict=True)
+        name: _inputs(value["question"][name], known) for name, known in zip(GROUPS, settings, strict=True)
     }
     return Question(**groups)
 
@@ -220,7 +218,7 @@ def saved_search(value: Mapping[str, Any]) -> tuple[Question, Space | None, dict
     """Return question, space and other arguments of a ranking. Raises as `saved_question` for content that is none."""
     question, space = saved_question(value), value["query"]["space"]
     axes: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in space.items()}
-    probability, top = _figure(value["query"]["min_fit_probability"]), max(len(value["estimates"]), 1)
+    probability, top = finite(value["query"]["min_fit_probability"], 0, _MOST), max(len(value["estimates"]), 1)
     return question, None if question.layout else Space(**axes), {"min_fit_probability": probability, "top": top}
 
 
@@ -318,15 +316,6 @@ def _sound(value: object) -> Any:
     if value is None or isinstance(value, str | bool):
         return value
     return [_sound(item) for item in value] if isinstance(value, list) else _count(value)
-
-
-def _figure(value: object) -> float:
-    """Return a finite amount of a file. Raises TypeError or ValueError."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{str(value)[:40]!r} is no number")
-    if not 0 <= value <= _MOST or not math.isfinite(value):
-        raise ValueError(f"a figure must be from 0 to {_MOST}")
-    return float(value)
 
 
 def _compare(file: str, case: Case, stated: tuple[float, float]) -> None:

@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial, reduce
+from functools import reduce
 from operator import floordiv
 from pathlib import Path, PurePath
 from typing import Final
@@ -283,11 +283,6 @@ def take_file(arguments: Arguments, launch: LaunchCommand, word: PlainValue, tak
     else:
         take(arguments, filled_keys(arguments, (key for key in named.keys if key.dotted not in flags)), named.file)
     arguments.entries |= flags
-
-
-def taking_files(take: TakeKeys) -> Callable[[Arguments, LaunchCommand, Sequence[PlainValue]], None]:
-    """Return `take_files` by a function that adds the keys of a file."""
-    return partial(take_files, take=take)
 
 
 def take_files(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue], take: TakeKeys) -> None:

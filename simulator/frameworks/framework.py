@@ -7,6 +7,7 @@ functions see every run of it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 
@@ -69,6 +70,11 @@ class FileForm:
     """Whether `${key}` stands for another key's value; no where `read` replaces what its files refer to."""
     in_words_of: str = ""
     """Framework whose flags its keys stand for, by the aliases in its own table; empty where they are its own."""
+
+
+def started(program: str) -> Callable[[LaunchCommand], bool]:
+    """Return what tells whether a launch starts a script or module of this pattern, which ends its name."""
+    return lambda launch: re.search(rf"{program}$", launch.script.text) is not None
 
 
 def marked(*alternatives: str) -> Callable[[Collection[str]], bool]:

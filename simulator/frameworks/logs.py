@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from simulator.errors import InputError
-from simulator.files import read_table
+from simulator.files import read_table, reading
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.flags import FlagTable
 from simulator.question.recipe import Recipe
@@ -171,7 +171,7 @@ def counts(where: str, facts: Mapping[str, str], names: Mapping[str, str]) -> di
 
 def log_lines(path: Path) -> Iterator[LogLine]:
     """Yield the lines of a log in order, progress bars too, each cut at 64 KiB. Raises InputError for a bad file."""
-    try:
+    with reading(path):
         require_regular(path)
         if path.stat().st_size > _MAXIMUM_BYTES:
             raise InputError(f"{path}: too large; at most {_MAXIMUM_BYTES} bytes")
@@ -182,8 +182,6 @@ def log_lines(path: Path) -> Iterator[LogLine]:
                 for text in data.decode("utf-8", errors="replace").split("\r") if complete else ():
                     yield _line(path, number, text.rstrip("\n"))
                 complete = data.endswith(b"\n")
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _line(path: Path, number: int, text: str) -> LogLine:

@@ -38,6 +38,10 @@ _CHUNKS: Final = ("virtual_stages", "layers_per_virtual_stage")
 """Fields that state the chunks of a pipeline rank; one of them replaces the other."""
 
 
+GROUPS: Final = ("inputs", "model_fields", "layout", "switches")
+"""Groups of a question's values."""
+
+
 class Question(Record, kw_only=True):
     """Values of a question. A name that is absent was said by nobody."""
 
@@ -115,12 +119,17 @@ class Question(Record, kw_only=True):
 
     def without(self, origin: Origin) -> Question:
         """Return the question without the values that `origin` said, and without a layout that follows from them."""
-        inputs, fields, layout, switches = (
-            {name: stated for name, stated in group.items() if stated.origin != origin}
-            for group in (self.inputs, self.model_fields, self.layout, self.switches)
-        )
-        layout = {} if all(stated.origin == FOLLOWS for stated in layout.values()) else layout
-        return replace(self, inputs=inputs, model_fields=fields, layout=layout, switches=switches)
+        left = self.said_by(lambda other: other != origin)
+        follows = all(stated.origin == FOLLOWS for stated in left.layout.values())
+        return replace(left, layout={} if follows else left.layout, recipe=self.recipe)
+
+    def said_by(self, whose: Callable[[Origin], bool]) -> Question:
+        """Return the question of the values alone of which `whose` takes the origin, without a recipe."""
+        groups: dict[str, Any] = {
+            group: {name: stated for name, stated in getattr(self, group).items() if whose(stated.origin)}
+            for group in GROUPS
+        }
+        return Question(**groups)
 
     @property
     def has_groups(self) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Final
 
@@ -55,26 +55,6 @@ MINUTES: Final[Mapping[str, int]] = {"min": 1, "h": 60, "d": 1440, "w": 7 * 1440
 
 _AMOUNT: Final = late_pattern(r"([0-9]{1,30}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,2})?) ?([A-Za-z/]*)", re.ASCII)
 _MAXIMUM_TEXT: Final = 100
-
-
-def parse_bytes(text: str) -> float:
-    """Return the bytes of a size such as ``80 GiB``, ``81559 MiB`` or ``80 GB``."""
-    return _parse(text, "size", "80 GiB")
-
-
-def parse_bytes_per_second(text: str) -> float:
-    """Return the bytes/s of a rate such as ``3350 GB/s``, ``400 Gbit/s`` or ``1.6 TiB/s``."""
-    return _parse(text, "bandwidth", "400 Gbit/s")
-
-
-def parse_flops_per_second(text: str) -> float:
-    """Return the FLOP/s of a compute rate such as ``989 TFLOP/s``."""
-    return _parse(text, "compute rate", "989 TFLOP/s")
-
-
-def parse_seconds(text: str) -> float:
-    """Return the seconds of a duration such as ``5 us``."""
-    return _parse(text, "duration", "5 us")
 
 
 def parse_count(text: str, *, length: bool = False) -> int:
@@ -133,26 +113,36 @@ def to_gib(size: float) -> float:
     return size / GIB
 
 
-_UNITS: Final[Mapping[str, Mapping[str, int]]] = {
-    "size": _BYTES,
-    "bandwidth": _BYTES_PER_SECOND,
-    "compute rate": _FLOPS_PER_SECOND,
-    "duration": _NANOSECONDS,
-}
+_UNITS: Final[Mapping[str, tuple[Mapping[str, int], str]]] = {
+    "size": (_BYTES, "80 GiB"),
+    "bandwidth": (_BYTES_PER_SECOND, "400 Gbit/s"),
+    "compute rate": (_FLOPS_PER_SECOND, "989 TFLOP/s"),
+    "duration": (_NANOSECONDS, "5 us"),
+}  # units and an example by kind
 
 
-def _parse(text: str, kind: str, example: str) -> float:
+def _parse(kind: str, text: str) -> float:
     """Return ``text`` in the base unit of ``kind``; one-line InputError otherwise."""
     if not isinstance(text, str):
-        raise InputError(f"{kind} {quoted(text)} is not text with a unit; write it like '{example}'")
-    return _parse_known(text, kind, example)
+        raise InputError(f"{kind} {quoted(text)} is not text with a unit; write it like '{_UNITS[kind][1]}'")
+    return _parse_known(kind, text)
+
+
+parse_bytes = partial(_parse, "size")
+"""Function that returns the bytes of a size such as ``80 GiB``, ``81559 MiB`` or ``80 GB``."""
+parse_bytes_per_second = partial(_parse, "bandwidth")
+"""Function that returns the bytes/s of a rate such as ``3350 GB/s``, ``400 Gbit/s`` or ``1.6 TiB/s``."""
+parse_flops_per_second = partial(_parse, "compute rate")
+"""Function that returns the FLOP/s of a compute rate such as ``989 TFLOP/s``."""
+parse_seconds = partial(_parse, "duration")
+"""Function that returns the seconds of a duration such as ``5 us``."""
 
 
 @lru_cache(maxsize=4096)
-def _parse_known(text: str, kind: str, example: str) -> float:
+def _parse_known(kind: str, text: str) -> float:
     """Return ``text`` in the base unit of ``kind``."""
+    units, example = _UNITS[kind]
     number, parts, unit = _split(text, kind, example)
-    units = _UNITS[kind]
     if not unit:
         raise InputError(f"{kind} {quoted(text)} has no unit; write it like '{example}'")
     if unit not in units:

@@ -1,191 +1,97 @@
-"""Registry of the answers and the forms each can be written in, behind `--format`; the place to add a form.
+"""Registry of the answers and the forms each can be written in, behind `--format`; `report/forms.csv` lists them.
 
-    "plan": Answer["Plan"](lambda: plan.plan_table, _json(...), csv=lambda: plan.plan_csv)
+    plan,csv,report.plan.plan_csv           of a plan, CSV is what this function of `simulator.show` writes
+    plan,json,report.as_json.json_text      JSON by the keys of its object in `keys.csv`
+    accuracy,table,….class_sections         sections of a report, written as tables
 
-A form is a keyword with a function that returns its writer, so that choosing one imports its module and no other. Type
-checkers see each writer, and that it takes what the answer is. Writers stand in `show.report` and `show.pages`.
+Choosing a form imports its module and no other. A writer takes the answer and its `Presentation`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from simulator.errors import UnsupportedError
-from simulator.records import replace
+from simulator.files import read_table
+from simulator.records import NamedTuple, replace
 
 if TYPE_CHECKING:
-    from simulator.answers.compare import Comparison
-    from simulator.answers.explain import Explanation
-    from simulator.answers.plan import Plan
-    from simulator.answers.sweep import Sweep
-    from simulator.cost.pricing.estimate import Estimate
-    from simulator.evidence.calibration.own import JudgedRun, OwnError
-    from simulator.evidence.calibration.store import Calibration
-    from simulator.lab.probe.run import Prepared, Probed
-    from simulator.lab.trace.tracing import TraceComparison
-    from simulator.recipes.check.verdict import Checks
-    from simulator.search.space import Ranking
-    from simulator.show.report.lab import Validation
-    from simulator.show.report.listing import SpecListing
-    from simulator.show.report.presentation import Presentation, Section, Style
-
-_Shown = TypeVar("_Shown")
-AnswerWriter = Callable[[], Callable[[_Shown, "Presentation"], str | Iterable[str]]]
-"""Returns what writes an answer of a type, in one piece or in several."""
+    from simulator.show.report.presentation import Presentation, Style
+    from simulator.tabular import Tabular
 
 
-class Lazy:
-    """A module of the package that is imported when a name of it is first read.
+class Answer(NamedTuple):
+    """An answer and its forms."""
 
-    Beside each stands an import under TYPE_CHECKING, which type checkers and import contracts follow.
-    """
+    name: str
+    writers: Mapping[str, str]
+    """Function that writes each form; the first is the default."""
 
-    def __init__(self, name: str) -> None:
-        self._name = f"simulator.{name}"
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """Words of `--format`, in order; Markdown is the table for a page."""
+        pages = [form for form in self.writers if form == "html"]
+        return (*(form for form in self.writers if form != "html"), "markdown", *pages)
 
-    def __getattr__(self, name: str) -> Any:
-        """Return what the module holds under a name."""
-        return getattr(import_module(self._name), name)
-
-
-if TYPE_CHECKING:
-    from simulator.show.pages import answers as pages
-    from simulator.show.report import (
-        as_json,
-        calibration,
-        check,
-        compare,
-        estimate,
-        lab,
-        listing,
-        plan,
-        ranking,
-    )
-else:
-    pages = Lazy("show.pages.answers")
-    as_json, calibration, check = (Lazy(f"show.report.{name}") for name in ("as_json", "calibration", "check"))
-    compare, estimate, lab = (Lazy(f"show.report.{name}") for name in ("compare", "estimate", "lab"))
-    listing, plan, ranking = (Lazy(f"show.report.{name}") for name in ("listing", "plan", "ranking"))
-
-
-class Answer(Generic[_Shown]):
-    """An answer of a type and its forms, in the order in which `--format` lists them; the first is the default."""
-
-    def __init__(
-        self,
-        table: AnswerWriter[_Shown],
-        json: AnswerWriter[_Shown],
-        *,
-        html: AnswerWriter[_Shown] | None = None,
-        **others: AnswerWriter[_Shown],
-    ) -> None:
-        self.table = table
-        self.writers = {"json": json, **others, **({"html": html} if html else {})}
-        self.formats = ("table", "json", *others, "markdown", *(["html"] if html else []))
-
-    def write(self, value: _Shown, form: str, presentation: Presentation) -> Iterable[str]:
-        """Return the text of an answer, in one piece or in several."""
-        style: Style = "markdown" if form == "markdown" else "table"
-        text = self.writers.get(form, self.table)()(value, replace(presentation, style=style))
+    def write(self, value: Any, form: str, presentation: Presentation) -> Iterable[str]:
+        """Return the text of an answer, in one piece or in several; in a `notebook` too its table."""
+        styles: Mapping[str, Style] = {"markdown": "markdown", "notebook": "html"}
+        shown = replace(presentation, style=styles.get(form, "table"))
+        module, _, function = self.writers.get(form, self.writers["table"]).rpartition(".")
+        written = getattr(import_module(f"{__package__}.{module}"), function)
+        if function == "json_text":
+            written = partial(written, self.name.replace(" ", "_"))
+        text = shown.sections(written(value)) if function.endswith("_sections") else written(value, shown)
         return (text,) if isinstance(text, str) else text
 
-    def text(self, value: _Shown, form: str, presentation: Presentation) -> str:
+    def text(self, value: Any, form: str, presentation: Presentation) -> str:
         """Return the text of an answer in one piece."""
         return "".join(self.write(value, form, presentation))
 
 
-def _json(name: str) -> AnswerWriter[Any]:
-    return lambda: partial(as_json.json_text, name)
+def _answers() -> dict[str, Answer]:
+    writers: dict[str, dict[str, str]] = {}
+    for row in read_table(__file__, "report/forms"):
+        for name in row["answers"].split(";"):
+            writers.setdefault(name, {})[row["form"]] = row["writer"]
+    return {name: Answer(name, forms) for name, forms in writers.items()}
 
 
-def _sections(part: Callable[[], Callable[[Any], Iterable[Section]]]) -> AnswerWriter[Any]:
-    """Return what writes the sections of a report as tables."""
-    return lambda: lambda value, shown: shown.sections(part()(value))
-
-
-_ESTIMATES: Final[Mapping[str, AnswerWriter[Estimate | Ranking]]] = {
-    "jsonl": lambda: as_json.json_lines,
-    "csv": lambda: as_json.estimates_csv,
-}
-_LISTING: Final[Mapping[str, AnswerWriter[SpecListing]]] = {
-    "json": lambda: listing.listing_json,
-    "jsonl": lambda: listing.listing_jsonl,
-    "csv": lambda: listing.listing_csv,
-    "html": lambda: pages.listing_page,
-}
-_ERRORS: Final[Mapping[str, AnswerWriter[Sequence[JudgedRun]]]] = {
-    "json": lambda: calibration.accuracy_json,
-    "csv": lambda: calibration.rows_csv,
-    "html": lambda: pages.accuracy_page,
-}
-ANSWERS: Final[Mapping[str, Answer[Any]]] = {
-    "ranking": Answer["Ranking"](
-        lambda: ranking.ranking_table,
-        lambda: as_json.ranking_json,
-        sliders=lambda: pages.sliders_page,
-        **_ESTIMATES,
-        html=lambda: pages.ranking_page,
-    ),
-    "estimate": Answer["Estimate"](
-        lambda: estimate.estimate_table,
-        _json("estimate"),
-        **_ESTIMATES,
-        html=lambda: pages.estimate_page,
-    ),
-    "plan": Answer["Plan"](
-        lambda: plan.plan_table,
-        _json("plan"),
-        csv=lambda: plan.plan_csv,
-        html=lambda: pages.plan_page,
-    ),
-    "comparison": Answer["Comparison"](
-        lambda: compare.compare_table,
-        _json("comparison"),
-        html=lambda: pages.compare_page,
-    ),
-    "explanation": Answer["Explanation"](lambda: estimate.explain_table, _json("explanation")),
-    "sweep": Answer["Sweep"](lambda: plan.sweep_table, _json("sweep")),
-    "validation": Answer["Validation"](lambda: lab.validate_table, _json("validation")),
-    "trace": Answer["TraceComparison"](lambda: lab.trace_table, _json("trace")),
-    "probe": Answer["Probed"](lambda: lab.probe_table, _json("probe")),
-    "probe plan": Answer["Prepared"](lambda: lab.outlook_table, _json("probe_plan")),
-    "verdicts": Answer["Checks"](
-        lambda: check.check_table,
-        _json("verdicts"),
-        github=lambda: check.check_github,
-        junit=lambda: check.check_junit,
-        sarif=lambda: check.check_sarif,
-        html=lambda: pages.check_page,
-    ),
-    "accuracy": Answer["Sequence[JudgedRun]"](_sections(lambda: calibration.class_sections), **_ERRORS),
-    "accuracy by row": Answer["Sequence[JudgedRun]"](_sections(lambda: calibration.row_sections), **_ERRORS),
-    "own accuracy": Answer["Sequence[OwnError]"](
-        _sections(lambda: calibration.own_sections),
-        lambda: calibration.own_json,
-        csv=lambda: calibration.own_csv,
-        html=lambda: pages.own_page,
-    ),
-    "calibration": Answer["Sequence[Calibration]"](
-        _sections(lambda: calibration.calibration_sections),
-        lambda: calibration.calibration_json,
-        yaml=lambda: calibration.calibration_yaml,
-    ),
-    "coefficients": Answer[None](_sections(lambda: calibration.meaning_sections), lambda: calibration.meaning_json),
-    "listing": Answer["SpecListing"](lambda: listing.listing_table, **_LISTING),
-    "spec listing": Answer["SpecListing"](lambda: listing.listing_table, **_LISTING, yaml=lambda: listing.listing_yaml),
-}
-
+ANSWERS: Final[Mapping[str, Answer]] = _answers()
 _BY_TYPE: Final = {"Checks": "verdicts"}  # names of answers that are not those of their types
+
+
+def _answer_of(answer: object) -> Answer | None:
+    kind = type(answer).__name__
+    return ANSWERS.get(_BY_TYPE.get(kind, kind.lower()))
 
 
 def answer_json(answer: object) -> str:
     """Return an answer as `--format json` writes it. Raises UnsupportedError for one that no command gives."""
     from simulator.show.report.presentation import Presentation  # noqa: PLC0415  start-up time
 
-    kind = type(answer).__name__
-    if (name := _BY_TYPE.get(kind, kind.lower())) not in ANSWERS:
-        raise UnsupportedError(f"{kind}: no command writes it as JSON")
-    return ANSWERS[name].text(answer, "json", Presentation())
+    if (forms := _answer_of(answer)) is None:
+        raise UnsupportedError(f"{type(answer).__name__}: no command writes it as JSON")
+    return forms.text(answer, "json", Presentation())
+
+
+def answer_html(answer: Tabular) -> str:
+    """Return an answer as a line and the terminal's table, or its plain rows if it has no table or is a sweep."""
+    from html import escape  # noqa: PLC0415  start-up time
+
+    from simulator.show.report.presentation import Presentation  # noqa: PLC0415  start-up time
+
+    forms, summary = _answer_of(answer), f"<p>{escape(repr(answer))}</p>"
+    if forms is not None and forms.name != "sweep":
+        return summary + forms.text(answer, "notebook", Presentation(verbosity=0 if forms.name == "verdicts" else -1))
+    rows = answer.rows()
+    heads = "".join(f"<th>{escape(name)}</th>" for name in (rows[0] if rows else ()))
+    body = "".join(f"<tr>{''.join(f'<td>{escape(_cell(cell))}</td>' for cell in row.values())}</tr>" for row in rows)
+    return summary + (f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>" if rows else "")
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else "" if value is None else str(value)

@@ -1,6 +1,7 @@
 """Help, version and completion."""
 
 import re
+from importlib import import_module
 
 import click
 import pytest
@@ -11,6 +12,7 @@ from simulator.question.frameworks.stacks import PROFILES
 from simulator.question.specs.names import hardware_names, model_names
 from simulator.question.vocabulary import FRAMEWORKS
 from simulator.show.cli.main import cli
+from simulator.show.cli.options import command_texts
 from tests.cli.running import run
 from tests.docs.pages import first_cells, page
 
@@ -34,6 +36,12 @@ def test_every_command_and_option_has_help(name: str) -> None:
     result = run(*name.split(), "-h")
     assert result.exit_code == 0
     assert result.stdout.startswith("Usage: simulate")
+
+
+@pytest.mark.parametrize("runs", [row["runs"] for row in command_texts().values() if row["runs"]])
+def test_what_runs_a_command_is_there(runs: str) -> None:
+    module, _, function = runs.partition(".")
+    assert callable(getattr(import_module(f"simulator.show.cli.{module}"), function))
 
 
 def test_every_command_has_its_page() -> None:

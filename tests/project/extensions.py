@@ -271,12 +271,12 @@ PROFILE = Extension(
     ),
 )
 
-ESTIMATES_CSV = '    "csv": lambda: as_json.estimates_csv,\n'
+ESTIMATES_CSV = "ranking;estimate,csv,report.as_json.estimates_csv\n"
 FORMAT = Extension(
     heading="An output format",
     most=2,
     edits={
-        "simulator/show/forms.py": ((ESTIMATES_CSV, ESTIMATES_CSV + ESTIMATES_CSV.replace("csv", "tsv")),),
+        "simulator/show/report/forms.csv": ((ESTIMATES_CSV, ESTIMATES_CSV + ESTIMATES_CSV.replace("csv", "tsv")),),
         "simulator/show/report/as_json.py": (
             (
                 "def estimates_csv(",

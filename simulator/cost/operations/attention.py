@@ -10,10 +10,12 @@ from simulator.cost.operations.blocks import (
     adapts,
     cast,
     columns,
+    first_products,
     input_casts,
     keeps_inputs,
     norm_bytes,
     norm_copies,
+    projection,
     separate_products,
     tensor_collective,
     vector,
@@ -193,12 +195,10 @@ def output_gate(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
     if conditions.model.attention_gate == "none":
         return ()
     gates = heads.queries if conditions.model.attention_gate == "head" else heads.output_width
-    saved = (
-        Saved("attention_gate", element * gates, "tensor"),
-        Saved("gated_attention_output", element * heads.output_width, "tensor"),
-    )
+    gate = Saved("attention_gate", element * gates, "tensor")
+    product = Saved("gated_attention_output", element * heads.output_width, "tensor")
     moved = Amount(element * (2.0 * heads.output_width + 2.0 * gates), "tensor")
-    return (Operation(name="attention_gate", group="attention_projection", saved=saved, moved=(moved,)),)
+    return (projection("attention_gate", (), gate, product, moved=(moved,)),)
 
 
 def output_projection(conditions: Conditions, width: int) -> Operation:
@@ -207,14 +207,9 @@ def output_projection(conditions: Conditions, width: int) -> Operation:
     copied = conditions.precision in NARROW and conditions.framework.fp8_inputs
     copy = (Saved("attention_output_fp8", narrow_number_bytes(conditions) * width, "tensor"),) if copied else ()
     bias = (vector("o_bias", model.hidden_size),) if model.attention_output_bias else ()
-    return Operation(
-        name="output_projection",
-        group="attention_projection",
-        weights=(Weight("o", width, model.hidden_size, "row"), *bias),
-        saved=copy,
-        moved=cast(conditions, float(width), "tensor"),
-        collectives=(tensor_collective(conditions, "reduce"),),
-    )
+    weights = (Weight("o", width, model.hidden_size, "row"), *bias)
+    output = projection("output_projection", weights, *copy, moved=cast(conditions, float(width), "tensor"))
+    return output._replace(collectives=(tensor_collective(conditions, "reduce"),))
 
 
 def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tuple[Operation, ...]:
@@ -238,25 +233,14 @@ def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tup
         output = (*output, Saved("value", read * repeated, shared_spread(mixer, "key_value")))
     copies, summed = separate_products(conditions, "attention", 3)
     joined = Collective("tensor", "gather", element * (query + key + own), shared_spread(mixer, "gathered"), "nothing")
-    projection = Operation(
-        name="query_key_value",
-        group="attention_projection",
-        weights=_weights(conditions, mixer),
-        saved=(*output, *copies),
-        moved=cast(conditions, float(model.hidden_size), "sequence"),
-        moved_backward=summed,
-        collectives=(
-            tensor_collective(conditions, "gather"),
-            *((joined,) if profile.limits.replicates_kv_heads else ()),
-        ),
-        calls=0.5,
-    )
+    products = first_products(conditions, "query_key_value", _weights(conditions, mixer), *output, *copies)
+    exchanges = (*products.collectives, *((joined,) if profile.limits.replicates_kv_heads else ()))
     rotated = (
         Saved("rotated_query", read * query, "tensor"),
         Saved("rotated_key", read * expanded, shared_spread(mixer, "key_value")),
     )
     return (
-        projection,
+        products._replace(moved_backward=summed, collectives=exchanges),
         *((_head_norms(conditions, mixer),) if model.qk_norm else ()),
         *_positions(conditions, mixer, rotated),
         context_exchange(conditions, mixer, expanded + (query if repeats else value)),
@@ -315,13 +299,7 @@ def _head_norms(conditions: Conditions, mixer: Mixer) -> Operation:
         "unweighted": (),
     }[span]
     passed = norm_bytes(conditions) * float(heads.query_width + heads.key_width)
-    return Operation(
-        name="query_key_norm",
-        group="attention_projection",
-        weights=weights,
-        saved=tuple(saved),
-        moved=(Amount(passed, "tensor"),),
-    )
+    return projection("query_key_norm", weights, *saved, moved=(Amount(passed, "tensor"),))
 
 
 def reused(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
@@ -331,24 +309,13 @@ def reused(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
     """
     model, element, heads = conditions.model, element_bytes(conditions), conditions.model.heads(mixer)
     query = float(heads.query_width)
-    projection = Operation(
-        name="query",
-        group="attention_projection",
-        weights=(Weight("q", model.hidden_size, heads.query_width, "column"),),
-        saved=(Saved("query_projection", element * query, "tensor"),) if model.qk_norm else (),
-        moved=cast(conditions, float(model.hidden_size), "sequence"),
-        collectives=(tensor_collective(conditions, "gather"),),
-        calls=0.5,
-    )
-    norm = Operation(
-        name="query_norm",
-        group="attention_projection",
-        weights=(vector("q_norm", heads.size),),
-        saved=(Saved("qk_norm_statistics", FP32 * heads.queries, "tensor"),),
-        moved=(Amount(norm_bytes(conditions) * query, "tensor"),),
-    )
+    weights = columns(model, {"q": heads.query_width})
+    output = (Saved("query_projection", element * query, "tensor"),) if model.qk_norm else ()
+    statistics = Saved("qk_norm_statistics", FP32 * heads.queries, "tensor")
+    moved = (Amount(norm_bytes(conditions) * query, "tensor"),)
+    norm = projection("query_norm", (vector("q_norm", heads.size),), statistics, moved=moved)
     return (
-        projection,
+        first_products(conditions, "query", weights, *output),
         *((norm,) if model.qk_norm else ()),
         rotation(conditions, mixer, (Saved("rotated_query", element * query, "tensor"),), keys=False),
         context_exchange(conditions, mixer, float(heads.key_width + heads.value_width)),
@@ -367,35 +334,22 @@ def latent(conditions: Conditions, mixer: Mixer = "latent") -> tuple[Operation, 
     model, element = conditions.model, element_bytes(conditions)
     heads, (rank, no_rope, rope, value) = model.num_attention_heads, _sizes(model)
     normed = rank + (model.q_lora_rank or 0)
-    down = Operation(
-        name="latent_down",
-        group="attention_projection",
-        weights=_down_weights(conditions),
-        saved=(
-            Saved("latents", element * (normed + rope), "sequence"),
-            # One fp32 number per token for the norm of each latent.
-            Saved("latent_norm_statistics", FP32 * (1.0 if model.q_lora_rank is None else 2.0), "sequence"),
-            Saved("latent_norm_outputs", element * normed, "sequence"),
-        ),
-        moved=cast(conditions, float(model.hidden_size), "sequence"),
-        collectives=(tensor_collective(conditions, "gather"),),
-        calls=0.5,
+    saved = (
+        Saved("latents", element * (normed + rope), "sequence"),
+        # One fp32 number per token for the norm of each latent.
+        Saved("latent_norm_statistics", FP32 * (1.0 if model.q_lora_rank is None else 2.0), "sequence"),
+        Saved("latent_norm_outputs", element * normed, "sequence"),
     )
     query = () if model.q_lora_rank is None else (Weight("q_b", model.q_lora_rank, model.query_width, "column"),)
     expansion = Saved("latent_value", element * heads * value, "tensor")
     if not conditions.framework.copy_latent_value:
         expansion = Saved("key_value_projection", element * heads * (no_rope + value), "tensor")
-    up = Operation(
-        name="latent_up",
-        group="attention_projection",
-        weights=(*query, Weight("kv_b", rank, heads * (no_rope + value), "column")),
-        saved=(expansion,),
-    )
+    key_value = Weight("kv_b", rank, heads * (no_rope + value), "column")
     rotated = tuple(Saved(name, element * heads * (no_rope + rope), "tensor") for name in ("query", "key"))
     unrotated = Operation(name="rotation", group="position", saved=rotated)
     return (
-        down,
-        up,
+        first_products(conditions, "latent_down", _down_weights(conditions), *saved),
+        projection("latent_up", (*query, key_value), expansion),
         # Without a rotation keys are still joined with their shared part, and queries stay as projected.
         rotation(conditions, mixer, rotated) if model.rotary else unrotated,
         context_exchange(conditions, mixer, heads * (no_rope + rope + value)),
@@ -482,37 +436,29 @@ def compressed(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
     model, element = conditions.model, element_bytes(conditions)
     heads, rank = model.heads(mixer), as_type("int", model.q_lora_rank)
     hidden, size, query = model.hidden_size, heads.size, heads.query_width
-    down = Operation(
-        name="shared_down",
-        group="attention_projection",
-        weights=(
-            Weight("q_a", hidden, rank, "replicated"),
-            vector("q_a_norm", rank),
-            Weight("shared_key_value", hidden, size, "replicated"),
-            vector("shared_norm", size),
-        ),
-        saved=(
-            Saved("latents", element * (rank + size), "sequence"),
-            Saved("latent_norm_statistics", 2.0 * FP32, "sequence"),
-            Saved("latent_norm_outputs", element * rank, "sequence"),
-        ),
-        moved=cast(conditions, float(hidden), "sequence"),
-        calls=0.5,
+    weights = (
+        Weight("q_a", hidden, rank, "replicated"),
+        vector("q_a_norm", rank),
+        Weight("shared_key_value", hidden, size, "replicated"),
+        vector("shared_norm", size),
     )
-    up = Operation(
-        name="shared_up",
-        group="attention_projection",
-        weights=(Weight("q_b", rank, query, "column"),),
+    saved = (
+        Saved("latents", element * (rank + size), "sequence"),
+        Saved("latent_norm_statistics", 2.0 * FP32, "sequence"),
+        Saved("latent_norm_outputs", element * rank, "sequence"),
+    )
+    down = first_products(conditions, "shared_down", weights, *saved)
+    up = projection(
+        "shared_up",
+        (Weight("q_b", rank, query, "column"),),
         # Queries are normalised without weights: the input is saved, and one number per head.
-        saved=(
-            Saved("query_projection", element * query, "tensor"),
-            Saved("qk_norm_statistics", FP32 * heads.queries, "tensor"),
-        ),
+        Saved("query_projection", element * query, "tensor"),
+        Saved("qk_norm_statistics", FP32 * heads.queries, "tensor"),
     )
     rotated = (Saved("query", element * query, "tensor"), Saved("shared_key", element * size, "whole"))
     core = core_attention(conditions, mixer)._replace(core_window=Window(as_type("int", model.sliding_window)))
     return (
-        down,
+        down._replace(collectives=()),  # no tensor parallelism
         up,
         rotation(conditions, mixer, rotated),
         *_compressed_keys(conditions, mixer),
@@ -586,17 +532,11 @@ def _output(conditions: Conditions, query: int) -> tuple[Operation, ...]:
     fused = conditions.framework.fused_rotary
     undone = () if fused else (Saved("unrotated_output", element * query, "tensor"),)
     return (
-        Operation(
-            name="grouped_output",
-            group="attention_projection",
-            weights=(Weight("o_a", query // model.output_groups, narrow, "column"),),
-            saved=undone,
-        ),
-        Operation(
-            name="output_projection",
-            group="attention_projection",
-            weights=(Weight("o", narrow, model.hidden_size, "row"),),
-            saved=(Saved("grouped_output", element * narrow, "tensor"),),
+        projection("grouped_output", (Weight("o_a", query // model.output_groups, narrow, "column"),), *undone),
+        projection(
+            "output_projection",
+            (Weight("o", narrow, model.hidden_size, "row"),),
+            Saved("grouped_output", element * narrow, "tensor"),
             moved=cast(conditions, float(narrow), "tensor"),
         ),
     )

@@ -168,6 +168,17 @@ def tensor_collective(conditions: Conditions, pattern: Literal["gather", "reduce
     return Collective(group="tensor", pattern=pattern, amount=amount, spread="whole", beside="products")
 
 
+def projection(name: str, weights: tuple[Weight, ...], *saved: Saved, moved: tuple[Amount, ...] = ()) -> Operation:
+    """Return an operation beside a mixer's core: its products, norms and gates."""
+    return Operation(name=name, group="attention_projection", weights=weights, saved=saved, moved=moved)
+
+
+def first_products(conditions: Conditions, name: str, weights: tuple[Weight, ...], *saved: Saved) -> Operation:
+    """Return the products of a mixer that read the norm's output, which is cast and gathered once for all of them."""
+    whole = projection(name, weights, *saved, moved=cast(conditions, float(conditions.model.hidden_size), "sequence"))
+    return whole._replace(collectives=(tensor_collective(conditions, "gather"),), calls=0.5)
+
+
 def network(
     conditions: Conditions, name: str, width: int, group: OperationGroup, prefix: str = ""
 ) -> tuple[Operation, ...]:

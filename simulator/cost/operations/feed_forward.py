@@ -8,6 +8,8 @@ from simulator.cost.dtypes import FP32, HALF, dispatched_bytes, element_bytes, e
 from simulator.cost.operations.blocks import (
     activation,
     cast,
+    columns,
+    first_products,
     into_products,
     network,
     norm,
@@ -27,17 +29,9 @@ def dense(conditions: Conditions) -> tuple[Operation, ...]:
 
 def linear(conditions: Conditions) -> tuple[Operation, ...]:
     """Return a product of the hidden size in place of a mixer or feed-forward network (Megatron's `heterogeneous`)."""
-    hidden = conditions.model.hidden_size
-    return (
-        Operation(
-            name="linear",
-            group="feed_forward",
-            weights=(Weight("linear", hidden, hidden, "column"),),
-            moved=cast(conditions, float(hidden), "sequence"),
-            collectives=(tensor_collective(conditions, "gather"), tensor_collective(conditions, "reduce")),
-            calls=0.5,
-        ),
-    )
+    weights = columns(conditions.model, {"linear": conditions.model.hidden_size})
+    product, reduce = first_products(conditions, "linear", weights), tensor_collective(conditions, "reduce")
+    return (product._replace(group="feed_forward", collectives=(*product.collectives, reduce)),)
 
 
 def experts(conditions: Conditions) -> tuple[Operation, ...]:

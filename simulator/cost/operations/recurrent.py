@@ -6,7 +6,7 @@ import math
 
 from simulator.cost.dtypes import FP32, element_bytes
 from simulator.cost.operations.attention import grouped_query, output_projection
-from simulator.cost.operations.blocks import cast, columns, norm, tensor_collective, vector
+from simulator.cost.operations.blocks import columns, first_products, norm, projection, vector
 from simulator.cost.operations.record import Amount, Collective, Conditions, Operation, Saved, Weight
 from simulator.question.specs.model import ModelSpec
 
@@ -60,38 +60,20 @@ def lightning(conditions: Conditions) -> tuple[Operation, ...]:
         # Inside a chunk of C tokens scores and values, `2 C (k + v)`; between chunks the state, `4 k v`.
         core_flops=model.num_attention_heads * 4.0 * model.head_dim * (model.chunk_tokens + model.head_dim),
     )
-    gate = Operation(
-        name="gated_norm",
-        group="attention_projection",
-        weights=(vector("scan_norm", width, "column"),),
-        saved=(
-            Saved("scan_norm_statistics", FP32, "whole"),
-            Saved("scan_norm_output", element * width, "tensor"),
-            Saved("scan_gate", element * width, "tensor"),
-            Saved("gated_scan_output", element * width, "tensor"),
-        ),
+    gate = projection(
+        "gated_norm",
+        (vector("scan_norm", width, "column"),),
+        Saved("scan_norm_statistics", FP32, "whole"),
+        *(Saved(name, element * width, "tensor") for name in ("scan_norm_output", "scan_gate", "gated_scan_output")),
         moved=(Amount(5.0 * element * width, "tensor"),),
     )
-    return (
-        input_projection(conditions, "query_key_value_gate", weights, 3 * width),
-        scan_exchange(conditions, 3 * width, width),
-        scan,
-        gate,
-        output_projection(conditions, width),
-    )
+    return _around(conditions, "query_key_value_gate", weights, (3 * width, width), scan, gate)
 
 
 def input_projection(conditions: Conditions, name: str, weights: tuple[Weight, ...], width: int) -> Operation:
     """Return the product before the scan; its output stays alive as the scan's or convolution's input."""
-    return Operation(
-        name=name,
-        group="attention_projection",
-        weights=weights,
-        saved=(Saved(f"{name}_output", element_bytes(conditions) * width, "tensor"),),
-        moved=cast(conditions, float(conditions.model.hidden_size), "sequence"),
-        collectives=(tensor_collective(conditions, "gather"),),
-        calls=0.5,
-    )
+    output = Saved(f"{name}_output", element_bytes(conditions) * width, "tensor")
+    return first_products(conditions, name, weights, output)
 
 
 def scan_exchange(conditions: Conditions, entering: int, leaving: int) -> Operation:
@@ -99,6 +81,19 @@ def scan_exchange(conditions: Conditions, entering: int, leaving: int) -> Operat
     amount = element_bytes(conditions) * (entering + leaving)
     exchange = Collective("context", "all_to_all", amount, "tensor", "core_attention")
     return Operation(name="context_exchange", group="context_exchange", collectives=(exchange,))
+
+
+def _around(
+    conditions: Conditions, name: str, weights: tuple[Weight, ...], widths: tuple[int, int], *inside: Operation
+) -> tuple[Operation, ...]:
+    """Return a mixer: a product and an exchange of the first width, what stands inside, the output of the second."""
+    entering, leaving = widths
+    return (
+        input_projection(conditions, name, weights, entering),
+        scan_exchange(conditions, entering, leaving),
+        *inside,
+        output_projection(conditions, leaving),
+    )
 
 
 def gated_delta(conditions: Conditions) -> tuple[Operation, ...]:
@@ -128,40 +123,28 @@ def gated_delta(conditions: Conditions) -> tuple[Operation, ...]:
         moved=(Amount(element * (2 * heads * model.linear_key_head_dim + 2 * values), "tensor"),),
         core_flops=delta_flops(model),
     )
-    return (
-        input_projection(conditions, "delta_projection", columns(model, widths), entering + values + 2 * heads),
-        scan_exchange(conditions, entering + values + 2 * heads, values),
-        convolution(conditions, entering),
-        scan,
-        gated_norm(conditions, values),
-        output_projection(conditions, values),
-    )
+    inside = (convolution(conditions, entering), scan, gated_norm(conditions, values))
+    outer = (entering + values + 2 * heads, values)
+    return _around(conditions, "delta_projection", columns(model, widths), outer, *inside)
 
 
 def convolution(conditions: Conditions, width: int) -> Operation:
     """Return a causal convolution of every feature over a few tokens, with SiLU; it reads and writes its width."""
     model = conditions.model
     bias = (vector("convolution_bias", width, "column"),) if model.convolution_bias else ()
-    return Operation(
-        name="convolution",
-        group="attention_projection",
-        weights=(Weight("convolution", model.convolution, width, "column", matmul=False), *bias),
-        moved=(Amount(2.0 * element_bytes(conditions) * width, "tensor"),),
-    )
+    weights = (Weight("convolution", model.convolution, width, "column", matmul=False), *bias)
+    return projection("convolution", weights, moved=(Amount(2.0 * element_bytes(conditions) * width, "tensor"),))
 
 
 def gated_norm(conditions: Conditions, values: int) -> Operation:
     """Return a norm of every head times SiLU of z: saves the scan's output, a number per head, and its own output."""
     model, element = conditions.model, element_bytes(conditions)
-    return Operation(
-        name="gated_norm",
-        group="attention_projection",
-        weights=(vector("scan_norm", model.linear_value_head_dim),),
-        saved=(
-            Saved("scan_output", element * values, "tensor"),
-            Saved("scan_norm_statistics", FP32 * model.linear_value_heads, "tensor"),
-            Saved("gated_scan_output", element * values, "tensor"),
-        ),
+    return projection(
+        "gated_norm",
+        (vector("scan_norm", model.linear_value_head_dim),),
+        Saved("scan_output", element * values, "tensor"),
+        Saved("scan_norm_statistics", FP32 * model.linear_value_heads, "tensor"),
+        Saved("gated_scan_output", element * values, "tensor"),
         moved=(Amount(3.0 * element * values, "tensor"),),
     )
 
@@ -221,15 +204,8 @@ def _gates(conditions: Conditions, keys: int, values: int, narrow: int) -> Opera
     wide = [Weight("f_b", model.delta_gate_rank, keys, "column")]
     if model.delta_output_gate == "low_rank":
         wide.append(Weight("g_b", model.delta_gate_rank, values, "column"))
-    return Operation(
-        name="delta_gates",
-        group="attention_projection",
-        weights=tuple(wide),
-        saved=(
-            Saved("delta_gate_inputs", element * narrow, "sequence"),
-            Saved("scan_gate", element * values, "tensor"),
-        ),
-    )
+    inputs = Saved("delta_gate_inputs", element * narrow, "sequence")
+    return projection("delta_gates", tuple(wide), inputs, Saved("scan_gate", element * values, "tensor"))
 
 
 def mamba(conditions: Conditions) -> tuple[Operation, ...]:
@@ -253,25 +229,16 @@ def mamba(conditions: Conditions) -> tuple[Operation, ...]:
         moved=(Amount(element * (3 * inner + matrices), "tensor"),),
         core_flops=_flops(model),
     )
-    norm = Operation(
-        name="group_norm",
-        group="attention_projection",
-        weights=(vector("scan_norm", inner, "column"),),
-        saved=(
-            Saved("gated_scan_output", element * inner, "tensor"),
-            Saved("scan_norm_statistics", FP32 * model.mamba_groups, "tensor"),
-            Saved("scan_norm_output", element * inner, "tensor"),
-        ),
+    norm = projection(
+        "group_norm",
+        (vector("scan_norm", inner, "column"),),
+        Saved("gated_scan_output", element * inner, "tensor"),
+        Saved("scan_norm_statistics", FP32 * model.mamba_groups, "tensor"),
+        Saved("scan_norm_output", element * inner, "tensor"),
         moved=(Amount(2.0 * element * inner, "tensor"),),
     )
-    return (
-        input_projection(conditions, "scan_projection", weights, entering),
-        scan_exchange(conditions, entering, inner),
-        convolution(conditions, inner + matrices),
-        scan,
-        norm,
-        output_projection(conditions, inner),
-    )
+    inside = (convolution(conditions, inner + matrices), scan, norm)
+    return _around(conditions, "scan_projection", weights, (entering, inner), *inside)
 
 
 def _matrices(conditions: Conditions) -> tuple[Saved, ...]:
@@ -336,10 +303,4 @@ def selective_scan(conditions: Conditions) -> tuple[Operation, ...]:
         core_flops=9.0 * state * inner,
     )
     weights = tuple(Weight(name, model.hidden_size, inner, "column") for name in ("x", "z"))
-    return (
-        input_projection(conditions, "scan_projection", weights, 2 * inner),
-        scan_exchange(conditions, 2 * inner, inner),
-        convolution(conditions, inner),
-        scan,
-        output_projection(conditions, inner),
-    )
+    return _around(conditions, "scan_projection", weights, (2 * inner, inner), convolution(conditions, inner), scan)

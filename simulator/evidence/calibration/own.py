@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -25,7 +24,7 @@ from simulator.evidence.calibration.cluster import (
 from simulator.evidence.calibration.store import KINDS, Calibration, FittedPart, range_of, shipped_calibration
 from simulator.evidence.measurements.question import figures_devices
 from simulator.evidence.measurements.rows import MeasuredRow, public_tables, read_rows, shipped_tables
-from simulator.files import data_folder
+from simulator.files import data_folder, read_table
 from simulator.question.coefficients import CoefficientKind, Coefficients, replaced
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.units import GIB
@@ -309,19 +308,18 @@ class JudgedRun(Record):
 def judged_runs() -> tuple[JudgedRun, ...]:
     """Return every figure of a shipped row that counts: speed, then memory."""
     rows = {row.key: row for path in (*shipped_tables(), *public_tables()) for row in read_rows(path)}
-    with (data_folder("calibration") / "judged.csv").open(encoding="utf-8", newline="") as file:
-        return tuple(
-            JudgedRun(
-                kind="time" if cells["kind"] == "time" else "memory",
-                row=rows[cells["row"]],
-                family=cells["family"],
-                sort=cells["class"],
-                measured=float(cells["measured"]),
-                errors={name: float(cells[name]) for name in LEFT_OUT},
-                half_width=float(cells["half_width"]),
-            )
-            for cells in csv.DictReader(file)
+    return tuple(
+        JudgedRun(
+            kind="time" if cells["kind"] == "time" else "memory",
+            row=rows[cells["row"]],
+            family=cells["family"],
+            sort=cells["class"],
+            measured=float(cells["measured"]),
+            errors={name: float(cells[name]) for name in LEFT_OUT},
+            half_width=float(cells["half_width"]),
         )
+        for cells in read_table(str(data_folder("calibration") / "judged.csv"), "judged")
+    )
 
 
 def is_inside(row: WithErrors) -> bool:

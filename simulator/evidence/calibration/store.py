@@ -32,7 +32,7 @@ from simulator.question.frameworks.profile import FrameworkProfile, switches
 from simulator.question.frameworks.stacks import PROFILES, stack_of_file
 from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.scenario.scenario import Scenario
-from simulator.question.specs.documents import read_yaml
+from simulator.question.specs.documents import finite, read_yaml
 from simulator.question.vocabulary import StackName
 from simulator.records import Bare, NamedTuple, Record, field, replace
 
@@ -396,7 +396,7 @@ class CalibratedRange(NamedTuple):
     def from_document(cls, document: Mapping[str, Any]) -> CalibratedRange:
         """Return the range of a file's values. Raises KeyError, TypeError or ValueError for others."""
         return cls(
-            sizes={str(k): (_bound(v[0]), _bound(v[1])) for k, v in document["sizes"].items()},
+            sizes={str(k): (finite(v[0]), finite(v[1])) for k, v in document["sizes"].items()},
             seen={str(k): tuple(str(x) for x in v) for k, v in document["seen"].items()},
             runs=tuple(str(x) for x in document["runs"]),
             stacks=tuple(str(x) for x in document.get("stacks", ())),
@@ -431,13 +431,6 @@ def range_of(runs: Iterable[tuple[Scenario, Layout]]) -> CalibratedRange:
         runs=tuple(sorted(signatures)),
         stacks=tuple(sorted(stacks)),
     )
-
-
-def _bound(value: object) -> float:
-    """Return a finite number of a file. Raises ValueError for anything else, text of a number included."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{str(value)[:40]!r} is no finite number")
-    return float(value)
 
 
 WORST: tuple[Coverage, ...] = ("measured", "between", "beyond", "never")

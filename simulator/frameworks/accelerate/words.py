@@ -18,8 +18,8 @@ _ENGINE: Final = {
     "zero3_save_16bit_model": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
     "deepspeed_config_file": "deepspeed",
 }  # keys of DeepSpeed's section, and the trainer's or DeepSpeed's own keys that they stand for
-_STRATEGIES: Final = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
-_SHARDS: Final = {str(number): name for number, name in enumerate(_STRATEGIES, 1)} | {n: n for n in _STRATEGIES}
+STRATEGIES: Final = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
+_SHARDS: Final = {str(number): name for number, name in enumerate(STRATEGIES, 1)} | {n: n for n in STRATEGIES}
 """FSDP strategies by name or number, as the trainer's `fsdp` spells them."""
 
 

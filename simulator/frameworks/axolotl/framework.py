@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from simulator.frameworks.accelerate.words import cluster as accelerate_cluster
 from simulator.frameworks.accelerate.words import take_accelerate
 from simulator.frameworks.arguments import Arguments, LaunchCommand
-from simulator.frameworks.configuration import taking_files
+from simulator.frameworks.configuration import take_files
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.documents import Key
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm, marked
@@ -122,7 +123,9 @@ FRAMEWORK: Final = Framework(
     profile="torch",
     tables=("axolotl", "transformers", "trl", "deepspeed"),
     launches=(
-        LaunchForm("axolotl-shell", 10, is_launch, read, taking_files(_add_keys), cluster, is_named_by_program=True),
+        LaunchForm(
+            "axolotl-shell", 10, is_launch, read, partial(take_files, take=_add_keys), cluster, is_named_by_program=True
+        ),
     ),
     files=(FileForm("axolotl-yaml", 45, marked("base_model sequence_len|micro_batch_size|datasets"), read_file),),
 )

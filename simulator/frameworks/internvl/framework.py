@@ -12,15 +12,15 @@ from typing import Final
 
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
-from simulator.frameworks.framework import Framework, LaunchForm
+from simulator.frameworks.framework import Framework, LaunchForm, started
 from simulator.frameworks.logs import note_samples
 from simulator.frameworks.models import of_parts
 from simulator.frameworks.trl.framework import purposed_run
 from simulator.question.recipe import Recipe
 
-_PROGRAM: Final = re.compile(r"internvl/train/internvl_chat_(?:finetune|pretrain|mpo|dpo)\.py$")
+_PROGRAM: Final = r"internvl/train/internvl_chat_(?:finetune|pretrain|mpo|dpo)\.py"
 _DEFAULTS: Final = ("grad_checkpoint=true", "attn_implementation=flash_attention_2")
-_LLAVA: Final = re.compile(r"llava/train/train(?:_mem|_xformers)?(?:_custom)?\.py$")
+_LLAVA: Final = r"llava/train/train(?:_mem|_xformers)?(?:_custom)?\.py"
 _ENCODER: Final = re.compile(r"internvit-\w+|$")
 
 
@@ -82,10 +82,7 @@ FRAMEWORK: Final = Framework(
     profile="torch",
     tables=("internvl", "transformers", "deepspeed"),
     launches=(
-        LaunchForm("internvl-shell", 9, lambda launch: _PROGRAM.search(launch.script.text) is not None, read),
-        LaunchForm(
-            *("llava-shell", 9, lambda launch: _LLAVA.search(launch.script.text) is not None, read_llava),
-            tables=("llava", "transformers", "deepspeed"),
-        ),
+        LaunchForm("internvl-shell", 9, started(_PROGRAM), read),
+        LaunchForm("llava-shell", 9, started(_LLAVA), read_llava, tables=("llava", "transformers", "deepspeed")),
     ),
 )

@@ -12,7 +12,7 @@ from typing import Final
 from simulator.frameworks.accelerate.words import cluster as accelerated
 from simulator.frameworks.accelerate.words import take_accelerate
 from simulator.frameworks.arguments import Arguments, LaunchCommand, counted_by
-from simulator.frameworks.configuration import SUFFIXES, taking_files
+from simulator.frameworks.configuration import SUFFIXES, take_files
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.documents import Key
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
@@ -113,7 +113,7 @@ def _read_second(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
     return replace(run, options={**run.options, **own})
 
 
-_form = partial(LaunchForm, "llamafactory-shell", read=read, take_words=taking_files(_add_keys))
+_form = partial(LaunchForm, "llamafactory-shell", read=read, take_words=partial(take_files, take=_add_keys))
 FRAMEWORK: Final = Framework(
     title="LLaMA-Factory",
     profile="torch",

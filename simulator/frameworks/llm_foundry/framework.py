@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any, Final
 
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, LaunchCommand
-from simulator.frameworks.configuration import filled_keys, taking_files
+from simulator.frameworks.configuration import filled_keys, take_files
 from simulator.frameworks.documents import Key
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.models import named_model
@@ -163,6 +164,6 @@ def _zero_stage(arguments: Arguments) -> int:
 FRAMEWORK: Final = Framework(
     title="llm-foundry",
     profile="torch",
-    launches=(LaunchForm("composer-shell", 10, is_launch, read_launch, taking_files(_add_keys), cluster),),
+    launches=(LaunchForm("composer-shell", 10, is_launch, read_launch, partial(take_files, take=_add_keys), cluster),),
     files=(FileForm("llm-foundry-yaml", 20, is_file, read),),
 )

@@ -233,8 +233,7 @@ def _set_own_sharding(arguments: Arguments, targets: Targets, strategy: str) -> 
     if strategy == "optim":
         return
     targets |= {f"option.{switch}": "true" for switch in ("fully_shard", "overlap_grad_reduce", "overlap_param_gather")}
-    message = f"--{name} {strategy}: room is left for all of its buffers"
-    arguments.remark("upper-bound", "warning", message, name)
+    arguments.remark("upper-bound", "warning", f"--{name} {strategy}: room is left for all of its buffers", name)
     if not arguments.has("hidden-size") or targets.get("layout.pipeline_parallel", 1) > 1:
         message = f"--{name} {strategy}: with a pipeline or a model by name Megatron's FSDP is not modelled"
         arguments.not_modelled(message, name)

@@ -13,7 +13,7 @@ from typing import Final
 from simulator.frameworks.accelerate.words import cluster
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.documents import Key
-from simulator.frameworks.framework import FileForm, Framework, LaunchForm, marked
+from simulator.frameworks.framework import FileForm, Framework, LaunchForm, marked, started
 from simulator.frameworks.trl.framework import purposed_run, take_words
 from simulator.frameworks.trl.framework import read as read_trainer
 from simulator.question.recipe import Recipe
@@ -22,18 +22,7 @@ _MARKS: Final = "model_name_or_path per_device_train_batch_size use_slow_tokeniz
 _STARTED: Final = ("bf16=true", "zero_optimization.stage=3", "torch_dtype=bfloat16")
 """`scripts/finetune_with_accelerate_config.sh`, `dpo_train_with_accelerate.sh`: `--mixed_precision bf16` and
 `configs/ds_configs/stage3_no_offloading_accelerate.conf`."""
-_SCRIPTS: Final = (
-    ("open_instruct", "finetune.py"),
-    ("open_instruct", "dpo_tune.py"),
-    ("open_instruct", "dpo_tune_cache.py"),
-    ("open_instruct", "reward_modeling.py"),
-)
-
-
-def is_launch(launch: LaunchCommand) -> bool:
-    """Whether a launch starts one of open-instruct's training scripts."""
-    text = launch.script.text
-    return PurePath(text if "/" in text else f"{text.replace('.', '/')}.py").parts[-2:] in _SCRIPTS
+_PROGRAM: Final = r"(?:^|[./])open_instruct[./](?:finetune|dpo_tune(?:_cache)?|reward_modeling)(?:\.py)?"
 
 
 def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
@@ -59,6 +48,8 @@ FRAMEWORK: Final = Framework(
     title="open-instruct",
     profile="torch",
     tables=("open_instruct", "transformers", "trl", "deepspeed"),
-    launches=(LaunchForm("open-instruct-shell", 59, is_launch, read_launch, take_words, cluster, complete=False),),
+    launches=(
+        LaunchForm("open-instruct-shell", 59, started(_PROGRAM), read_launch, take_words, cluster, complete=False),
+    ),
     files=(FileForm("open-instruct-yaml", 30, marked(_MARKS), read, complete=False),),
 )

@@ -6,18 +6,17 @@ Read at 3c3be623, v0.11.0, with the names of flags before v0.10.2: `openrlhf/cli
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Final
 
 from simulator.frameworks.arguments import Arguments, LaunchCommand
-from simulator.frameworks.framework import Framework, LaunchForm
+from simulator.frameworks.framework import Framework, LaunchForm, started
 from simulator.frameworks.logs import note_samples
 from simulator.frameworks.models import load_model
 from simulator.frameworks.transformers.read import preference, trainer_run
 from simulator.question.recipe import Recipe
 
-_PROGRAM: Final = re.compile(r"(?:^|/)openrlhf[./]cli[./]train_(sft|dpo)(?:\.py)?$")
+_PROGRAM: Final = r"(?:^|/)openrlhf[./]cli[./]train_(sft|dpo)(?:\.py)?"
 _DEFAULTS: Final = (
     *("per_device_train_batch_size=8", "train_batch_size=128", "zero_optimization.stage=2"),
     *("target_modules=all-linear", "lora_dropout=0", "use_bnb_nested_quant=true"),
@@ -61,10 +60,5 @@ FRAMEWORK: Final = Framework(
     title="OpenRLHF",
     profile="torch",
     tables=("openrlhf", "transformers", "trl", "deepspeed"),
-    launches=(
-        LaunchForm(
-            *("openrlhf-shell", 9, lambda launch: _PROGRAM.search(launch.script.text) is not None, read),
-            complete=False,
-        ),
-    ),
+    launches=(LaunchForm("openrlhf-shell", 9, started(_PROGRAM), read, complete=False),),
 )

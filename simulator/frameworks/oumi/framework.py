@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.errors import InputError, UndecidedError
+from simulator.frameworks.accelerate.words import STRATEGIES
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.configuration import Configuration, over_file, replaced
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
@@ -29,7 +30,6 @@ _HOLE: Final = re.compile(r"\$\{?(\w+)\}?", re.ASCII)  # a variable that is a wh
 _LENGTHS: Final = ("model.model_max_length", *(f"training.trainer_kwargs.max_{kind}length" for kind in ("", "seq_")))
 _COUNT: Final = re.compile(r"\w[\w-]*:(\d{1,4})", re.ASCII)  # devices per node: `A100:4`
 _DROPPED: Final = ("training.verl_config_overrides.", "training.grpo.", "training.gold.", "training.gkd.")
-_SHARDS: Final = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
 _PRECISIONS: Final = {"bf16": "bf16", "fp16": "fp16"}
 _MARKS: Final = "model.model_name training training.trainer_type|training.enable_gradient_checkpointing"
 
@@ -128,7 +128,7 @@ def read(arguments: Arguments, keys: Sequence[Key], file: str = "") -> Recipe:
         arguments.add(kind, [known_value("true", 1)], 1)
     if arguments.switch("zero_stage", "fsdp.enable_fsdp"):
         shards = (arguments.text("zero_stage", "fsdp.sharding_strategy") or "FULL_SHARD").lower()
-        if shards not in _SHARDS:
+        if shards not in STRATEGIES:
             arguments.not_modelled(f"sharding_strategy {shards[:30]} is not known", "fsdp.sharding_strategy")
         arguments.add_defaults((f"fsdp={shards}", "fsdp.backward_prefetch=BACKWARD_PRE"), 1)
         if arguments.switch("offload", "fsdp.cpu_offload"):

@@ -123,16 +123,12 @@ def _switches(case: Writing, *, ernie: bool) -> Iterator[WordPair]:
     yield "use_flash_attention", str(int(profile.flash_attention))
     yield norm, str(int(profile.fused_rms_norm))
     yield "fuse_swiglu", str(int(profile.fused_swiglu))
-    overlaps = [
-        word
-        for word, on in (
-            ("enable_stage1_overlap", profile.overlap_grad_reduce),
-            ("enable_stage1_broadcast_overlap", profile.overlap_param_gather),
-        )
-        if on
-    ]
-    if overlaps:
-        yield "sharding_parallel_config", f'"{" ".join(overlaps)}"'
+    overlaps = {
+        "enable_stage1_overlap": profile.overlap_grad_reduce,
+        "enable_stage1_broadcast_overlap": profile.overlap_param_gather,
+    }
+    if any(overlaps.values()):
+        yield "sharding_parallel_config", f'"{" ".join(word for word, on in overlaps.items() if on)}"'
     if profile.cross_entropy_chunk_tokens:
         yield "use_fused_head_and_loss_fn", "1"
         yield "use_recompute_loss_fn", "1"

@@ -191,7 +191,10 @@ def rates_of(measured: MeasuredRates) -> Rates:
     timed = measured.timed
     precisions = tuple(dict.fromkeys(t.timing.precision for t in _required(timed, "gemm")))
     peaks = {p: max(_flops(t) / min(t.forward_seconds) for t in _sized(timed, p)) for p in precisions}
-    bandwidth = _bandwidth(timed)
+    added = _required(timed, "add")  # the largest tensors only: smaller ones come out of a cache
+    moved = [_ADD_TENSORS * _ELEMENT[t.timing.precision] * t.timing.sizes["elements"] for t in added]
+    largest = max(moved)
+    bandwidth = max(size / min(t.forward_seconds) for t, size in zip(added, moved, strict=True) if size == largest)
     # The smallest product shows only the time to start one.
     dispatched = {p: min(_required(timed, "gemm", p), key=_flops) for p in precisions}
     return Rates(
@@ -244,14 +247,6 @@ def _sized(timed: Iterable[Timed], precision: str) -> list[Timed]:
     timings = _required(timed, "gemm", precision)
     smallest = min(timings, key=_flops)
     return [t for t in timings if t is not smallest] or timings
-
-
-def _bandwidth(timed: Iterable[Timed]) -> float:
-    """Return the bandwidth of the largest tensors: smaller ones come out of a cache."""
-    added = _required(timed, "add")
-    moved = [_ADD_TENSORS * _ELEMENT[t.timing.precision] * t.timing.sizes["elements"] for t in added]
-    largest = max(moved)
-    return max(size / min(t.forward_seconds) for t, size in zip(added, moved, strict=True) if size == largest)
 
 
 def _memory_efficiency(timed: Iterable[Timed], precision: str, bandwidth: float) -> Figure:

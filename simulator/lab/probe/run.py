@@ -562,7 +562,14 @@ def launch_plan(ready: Prepared, engine: Engine, record: RowsFile) -> LaunchPlan
     known: dict[str, list[MeasuredRow]] = {}
     for number, planned in enumerate(ready.design.launches, start=1):
         title = f"{number}-{planned.candidate.title}"
-        pick = pick_of(ready, planned.candidate, record.table)
+        pick = Pick(
+            scenario=replace(planned.candidate.scenario, coefficients=ready.base),
+            layout=planned.candidate.layout,
+            question=question_of({"model": planned.candidate.model, "hardware": str(ready.spec_file)}),
+            steps=TIMED_STEPS,
+            warmup_steps=WARM_UP_STEPS,
+            table=record.table,
+        )
         estimate = estimate_layout(pick.scenario, pick.layout)
         layouts.append((title, estimate))
         known[title] = launches_of(pick, before)
@@ -579,18 +586,6 @@ def launch_plan(ready: Prepared, engine: Engine, record: RowsFile) -> LaunchPlan
             )
         )
     return LaunchPlan(layouts=tuple(layouts), launches=tuple(launches), known=known, refused=())
-
-
-def pick_of(ready: Prepared, candidate: Candidate, table: str) -> Pick:
-    """Return the launch of a candidate, with the names that its measured row will have."""
-    return Pick(
-        scenario=replace(candidate.scenario, coefficients=ready.base),
-        layout=candidate.layout,
-        question=question_of({"model": candidate.model, "hardware": str(ready.spec_file)}),
-        steps=TIMED_STEPS,
-        warmup_steps=WARM_UP_STEPS,
-        table=table,
-    )
 
 
 def _compared(ready: Prepared, campaign: Campaign, after: Coefficients | None) -> Iterator[Compared]:

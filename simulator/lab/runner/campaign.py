@@ -12,7 +12,7 @@ from typing import Final
 
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.errors import InputError, SimulateError, UnsupportedError, one_line
-from simulator.evidence.calibration.cluster import Sample, prepared
+from simulator.evidence.calibration.cluster import prepared
 from simulator.evidence.calibration.own import fit_own, unused
 from simulator.evidence.calibration.store import KINDS, calibration_text
 from simulator.evidence.measurements.rows import LAYOUT_COLUMNS, WORKLOAD_COLUMNS, MeasuredRow, read_rows, rows_text
@@ -519,17 +519,13 @@ def learn(rows: Sequence[MeasuredRow], path: Path, *, before: Sequence[Estimate]
         return Learned(path=path, stored=False, rows=0, reasons=reasons, moved=())
     write_file(path, calibration_text(fitted.calibration()))
     used = {key for fit in stored for key in fit.keys}
-    moved = _moved(before, rank(str(path)), _measured(samples), top)
-    return Learned(path=path, stored=True, rows=len(used), reasons=reasons, moved=moved)
-
-
-def _measured(samples: Sequence[Sample]) -> dict[Layout, float]:
-    """Return the median step seconds of layouts that were measured."""
     seconds: dict[Layout, list[float]] = {}
     for sample in samples:
         if sample.row.step_seconds is not None:
             seconds.setdefault(sample.layout, []).append(sample.row.step_seconds)
-    return {layout: sorted(times)[len(times) // 2] for layout, times in seconds.items()}
+    medians = {layout: sorted(times)[len(times) // 2] for layout, times in seconds.items()}
+    moved = _moved(before, rank(str(path)), medians, top)
+    return Learned(path=path, stored=True, rows=len(used), reasons=reasons, moved=moved)
 
 
 def _moved(

@@ -158,27 +158,22 @@ def _ranks(folder: Path, count: int) -> tuple[tuple[RankResult, ...], str]:
 def _row(pick: engine.Pick, backend: str, ranks: tuple[RankResult, ...]) -> MeasuredRow:
     seconds = [max(step) for step in zip(*(rank.step_seconds for rank in ranks), strict=False)]  # of the slowest rank
     timed = steady("", [LoggedStep(iteration=at, seconds=value) for at, value in enumerate(seconds, start=1)], warmup=0)
-    figures: dict[str, Any] = {
-        "step_time_s": round(statistics.median(seconds), 6),
-        **timed.columns,
-        "memory_mib": round(max(rank.peak_bytes for rank in ranks) / MIB, 6),
-        "memory_kind": "allocated",
-        "source_notes": _notes(backend, ranks),
-    }
-    reserved = [rank.reserved_bytes for rank in ranks if rank.reserved_bytes]
-    if reserved:
-        figures["memory_reserved_mib"] = round(max(reserved) / MIB, 6)
-    return engine.launched_row(pick, "ok", **figures)
-
-
-def _notes(backend: str, ranks: tuple[RankResult, ...]) -> str:
-    """Return notes on a launch: device, versions, and memory by the device's own tool."""
     first = ranks[0]
     notes = [f"backend {backend}", first.device_name, *(f"{name} {text}" for name, text in first.versions.items())]
     used = [rank.device_bytes for rank in ranks if rank.device_bytes]
     if used:
         notes.append(f"device memory {max(used) / MIB:.0f} MiB as its tool shows it")
-    return one_line("; ".join(filter(None, notes)))
+    figures: dict[str, Any] = {
+        "step_time_s": round(statistics.median(seconds), 6),
+        **timed.columns,
+        "memory_mib": round(max(rank.peak_bytes for rank in ranks) / MIB, 6),
+        "memory_kind": "allocated",
+        "source_notes": one_line("; ".join(filter(None, notes))),
+    }
+    reserved = [rank.reserved_bytes for rank in ranks if rank.reserved_bytes]
+    if reserved:
+        figures["memory_reserved_mib"] = round(max(reserved) / MIB, 6)
+    return engine.launched_row(pick, "ok", **figures)
 
 
 class Device(Record, kw_only=True):

@@ -21,8 +21,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, cast, data
 from zlib import crc32
 
 from simulator.budget import CHARACTER_WORK, charge
-from simulator.errors import InputError, did_you_mean
-from simulator.files import DATA_FOLDERS, PACKAGE, data_folder, data_hash, read_table, replacing
+from simulator.errors import InputError, did_you_mean, quoted
+from simulator.files import DATA_FOLDERS, PACKAGE, data_folder, data_hash, read_table, reading, replacing
 from simulator.question.units import MIB
 from simulator.records import Record, collect
 
@@ -260,8 +260,7 @@ def _excerpt(value: object) -> str:
         return "a mapping"
     if isinstance(value, list):
         return "a list"
-    text = str(value)
-    return f"'{text[:40]}...'" if len(text) > 40 else f"'{text}'"
+    return quoted(value)
 
 
 SourceStatus = Literal["verified", "measured", "assumed"]
@@ -494,6 +493,15 @@ def parse_json(file: str, text: str, *, infinite: bool = False) -> Any:
         raise InputError(f"{file}: not valid JSON: nested too deep") from error
 
 
+def finite(value: object, low: float = -math.inf, high: float = math.inf) -> float:
+    """Return a number of a file. Raises TypeError for anything else, text of a number included, else ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{str(value)[:40]!r} is no number")
+    if not low <= value <= high or not math.isfinite(value):
+        raise ValueError(f"a finite figure must be from {low} to {high}")
+    return float(value)
+
+
 def read_limited(file: Path, maximum: int = MAXIMUM_BYTES) -> str:
     """Return the text of a regular file of at most `maximum` bytes. Raises InputError."""
     instead = _INSTEAD.get()
@@ -527,10 +535,7 @@ def require_regular(file: Path) -> None:
 
 def _content(file: Path, maximum: int) -> bytes:
     """Return the first bytes of a regular file, one more than `maximum` at most."""
-    try:
+    with reading(file):
         require_regular(file)
         with file.open("rb") as stream:
             return stream.read(maximum + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{file}: cannot be read: {reason}") from error

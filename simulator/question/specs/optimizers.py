@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Final, Literal, get_args
+from collections.abc import Mapping
+from typing import Any, Final, Literal, get_args
 
 from simulator.errors import InputError
 from simulator.question.specs.documents import rows_of
@@ -41,25 +41,16 @@ class Optimizer(Bare, kw_only=True):
     source: str
 
 
-def _rows() -> Iterator[Optimizer]:
-    for row in rows_of("optimizers").values():
-        yield Optimizer(
-            name=row["name"],
-            words=frozenset(row["words"].split()),
-            moments={tensor: float(row[tensor]) for tensor in TENSOR_CLASSES},
-            moment_bytes=float(row["moment_bytes"]) if row["moment_bytes"] else None,
-            factored=row["factored"] == "yes",
-            newton_schulz_steps=int(row["newton_schulz_steps"] or 0),
-            gathered_copies=int(row["gathered_copies"] or 0),
-            step_numbers=float(row["step_numbers"]) if row["step_numbers"] else None,
-            by_tensor=row["by_tensor"] == "yes",
-            wide_table=row["wide_table"] == "yes",
-            paged=row["paged"] == "yes",
-            source=row["source"],
-        )
+def _optimizer(row: Mapping[str, str]) -> Optimizer:
+    values: dict[str, Any] = {name: row[name] for name in ("name", "source")}
+    values |= {name: float(row[name]) if row[name] else None for name in ("moment_bytes", "step_numbers")}
+    values |= {name: row[name] == "yes" for name in ("factored", "by_tensor", "wide_table", "paged")}
+    values |= {name: int(row[name] or 0) for name in ("newton_schulz_steps", "gathered_copies")}
+    moments = {tensor: float(row[tensor]) for tensor in TENSOR_CLASSES}
+    return Optimizer(words=frozenset(row["words"].split()), moments=moments, **values)
 
 
-OPTIMIZERS: Final[Mapping[str, Optimizer]] = {optimizer.name: optimizer for optimizer in _rows()}
+OPTIMIZERS: Final[Mapping[str, Optimizer]] = {name: _optimizer(row) for name, row in rows_of("optimizers").items()}
 """All priced optimizers, by name."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -67,12 +66,11 @@ def release_rows(stack: str) -> Iterator[dict[str, Any]]:
         return
     numbered = read_table(str(table), "files") if table.with_name("files.csv").exists() else ()
     files = {row["number"]: row["file"] for row in numbered}
-    with table.open(newline="", encoding="utf-8") as stream:
-        for row in csv.DictReader(stream):
-            files[""] = row["file"].rpartition(":")[0]
-            lines: dict[str, str] = {}
-            parts = {column: dict(_values(row[column], files, lines)) for column in ("layout", "switches")}
-            yield {**row, **parts, "lines": lines}
+    for row in read_table(str(table), table.stem):
+        files[""] = row["file"].rpartition(":")[0]
+        lines: dict[str, str] = {}
+        parts = {column: dict(_values(row[column], files, lines)) for column in ("layout", "switches")}
+        yield {**row, **parts, "lines": lines}
 
 
 def _values(text: str, files: Mapping[str, str], lines: dict[str, str]) -> Iterator[tuple[str, str]]:

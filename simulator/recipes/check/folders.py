@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from simulator.answers.gates import OUTCOMES
 from simulator.errors import InputError, NoRecipeError
-from simulator.question.specs.documents import parse_json, read_limited
+from simulator.question.specs.documents import finite, parse_json, read_limited
 from simulator.question.units import MIB
 from simulator.recipes.check.verdict import Changed, ChangeKind, Checked, Stored
 from simulator.recipes.shell.launch import SCRIPTS
@@ -129,15 +129,6 @@ def _text(value: object) -> str:
     return value
 
 
-def _figure(value: object, lowest: float) -> float:
-    """Return a finite figure from `lowest` to `_LARGEST`. Raises TypeError or ValueError."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError
-    if not lowest <= value <= _LARGEST:
-        raise ValueError
-    return float(value)
-
-
 def _stored(value: Mapping[str, Any]) -> Stored:
     estimate = value["estimate"]
     if not isinstance(value["passed"], bool) or value["outcome"] not in OUTCOMES:
@@ -145,8 +136,8 @@ def _stored(value: Mapping[str, Any]) -> Stored:
     return Stored(
         outcome=_text(value["outcome"]),
         passed=value["passed"],
-        device_bytes=None if estimate is None else MIB * _figure(estimate["memory"]["device_mib"], 1e-3),
-        step_seconds=None if estimate is None else _figure(estimate["throughput"]["step_time_s"], 1e-9),
+        device_bytes=None if estimate is None else MIB * finite(estimate["memory"]["device_mib"], 1e-3, _LARGEST),
+        step_seconds=None if estimate is None else finite(estimate["throughput"]["step_time_s"], 1e-9, _LARGEST),
     )
 
 

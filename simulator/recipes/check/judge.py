@@ -95,7 +95,16 @@ def check_files(  # noqa: PLR0913, PLR0917  what a question about files is made 
         results += [_in_repository(verdict.graded(result, gates), words, own) for result in judged]
         if progress is not None:
             progress(number + 1, len(every))
-    return _with_unused_once(results)
+    # A setting that no file uses is remarked once, and not at all where a file uses it.
+    read = [result for result in results if result.framework]
+    unused = [{remark for remark in result.remarks if remark.rule == UNUSED_SETTING} for result in read]
+    left = set.intersection(*unused) if unused else set()
+    results_once: list[Checked] = []
+    for result in results:
+        remarks = tuple(remark for remark in result.remarks if remark.rule != UNUSED_SETTING or remark in left)
+        left = left - set(remarks)
+        results_once.append(replace(result, remarks=remarks))
+    return tuple(results_once)
 
 
 def _passed_over(file: str, words: OwnWords, repository: Repository) -> Iterator[Checked]:
@@ -156,19 +165,6 @@ def _switch_error(framework: str, name: str, value: str) -> SimulateError | None
     except SimulateError as error:
         return error
     return None
-
-
-def _with_unused_once(results: Sequence[Checked]) -> tuple[Checked, ...]:
-    """Return the results, with a setting that no file uses remarked once; drop the remark if one uses it."""
-    read = [result for result in results if result.framework]
-    unused = [{remark for remark in result.remarks if remark.rule == UNUSED_SETTING} for result in read]
-    left = set.intersection(*unused) if unused else set()
-    results_once: list[Checked] = []
-    for result in results:
-        remarks = tuple(remark for remark in result.remarks if remark.rule != UNUSED_SETTING or remark in left)
-        left = left - set(remarks)
-        results_once.append(replace(result, remarks=remarks))
-    return tuple(results_once)
 
 
 UPPER_BOUND = "upper-bound"

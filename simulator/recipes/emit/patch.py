@@ -18,7 +18,6 @@ from simulator.cost.pricing.price import FITS, size
 from simulator.errors import SimulateError, one_line
 from simulator.frameworks import registry
 from simulator.question.origin import Place, RecipeFlag
-from simulator.question.question import Inputs, Question
 from simulator.question.recipe import Recipe
 from simulator.question.specs.documents import standing_in
 from simulator.recipes.check.verdict import Checked
@@ -300,24 +299,10 @@ def _asks(text: str, base: Case, case: Case, read: Callable[[], Iterable[Recipe]
     """Whether the text, read in the recipe's place, asks the question of a case with the same options, and fits."""
     with standing_in(Path(base.recipe.file), text):
         recipes = read()
-    cases = [case_of_recipe(recipe, _options(base)) for recipe in recipes if recipe.title == base.recipe.title]
+    options = base.question.said_by(lambda origin: origin.is_user)
+    cases = [case_of_recipe(recipe, options) for recipe in recipes if recipe.title == base.recipe.title]
     same = [x for x in cases if isinstance(x, Case) and _question(x) == _question(case)]
     return bool(same) and bool(size(pricing_of(same[0].scenario, same[0].layout)).verdict[0] == FITS)
-
-
-def _options(case: Case) -> Question:
-    """Return what the user said beside the recipe."""
-    question = case.question
-
-    def by_user(group: Inputs) -> Inputs:
-        return {name: stated for name, stated in group.items() if stated.origin.is_user}
-
-    return Question(
-        inputs=by_user(question.inputs),
-        model_fields=by_user(question.model_fields),
-        layout=by_user(question.layout),
-        switches=by_user(question.switches),
-    )
 
 
 def _question(case: Case) -> tuple[object, ...]:

@@ -661,7 +661,13 @@ def read_script(
             raise InputError(f"{file}: private-use characters in {name[:40]}")
     required: dict[str, int] = {}  # the line that ends the script by name
     while True:
-        machine = _machine(text, file, settings, environment, open_file)
+        example = launching.example_of(text, file, settings)
+        machine = Machine(file, settings, environment, launching.scheduled_variables(text), example)
+        if example is not None:
+            severity: Severity = "warning" if example.documented else "note"
+            machine.remark("example-arguments", severity, example.message, example.line, "--set N=VALUE")
+        machine.open_file = open_file
+        machine.started.append((text, ()))
         machine.required = frozenset(required)
         try:
             launches = _followed(machine, text)
@@ -685,20 +691,6 @@ def read_script(
         not_followed=machine.not_followed,
         remarks=tuple(machine.remarks),
     )
-
-
-def _machine(
-    text: str, file: str, settings: Mapping[str, str], environment: Mapping[str, str], open_file: OpenFile
-) -> Machine:
-    """Return a machine at the start of a script, with the arguments of its comment or its documentation."""
-    example = launching.example_of(text, file, settings)
-    machine = Machine(file, settings, environment, launching.scheduled_variables(text), example)
-    if example is not None:
-        severity: Severity = "warning" if example.documented else "note"
-        machine.remark("example-arguments", severity, example.message, example.line, "--set N=VALUE")
-    machine.open_file = open_file
-    machine.started.append((text, ()))
-    return machine
 
 
 def _followed(machine: Machine, text: str) -> list[TrainingCommand]:

@@ -255,7 +255,12 @@ class Walk:
                 return self._unknown_rounds(once, causes, line)
             values = [value for value in values if not value.open]
             if not values:
-                return self._without_arguments(once, body, causes)
+                # Nobody gave arguments: the round is followed where it starts a program, and what it sets is forgotten.
+                if _LAUNCHES.search(self.source.raw(body)):
+                    outer, self.machine.conditions = self.machine.conditions, (*self.machine.conditions, causes)
+                    self.apart(once)
+                    self.machine.conditions = outer
+                return True
         for value in values:
             self.machine.assign(name, value, line)
             if not self._body(body):
@@ -404,14 +409,6 @@ class Walk:
         for cause in causes if over else ():
             self.machine.assumed_unset.setdefault(cause.name, cause.line)
         return over
-
-    def _without_arguments(self, run: Callable[[], Truth], body: Node, causes: frozenset[Cause]) -> Truth:
-        """Follow a round over arguments that nobody gave, where it starts a program; what it sets is forgotten."""
-        if _LAUNCHES.search(self.source.raw(body)):
-            outer, self.machine.conditions = self.machine.conditions, (*self.machine.conditions, causes)
-            self.apart(run)
-            self.machine.conditions = outer
-        return True
 
     # Functions and other texts.
 

@@ -243,7 +243,12 @@ class Words:
         name, operator = match["name"], match["operator"] or ""
         content = self._meant(node, match, begin, line)
         if match["length"]:
-            return self._length(content, raw, line)
+            if isinstance(content, Mapping):
+                causes = bash.open_causes(tuple(content.values()))
+                return bash.hole(raw, line, causes, filled=True) if causes else bash.text_value(str(len(content)), line)
+            if content is not None and not content.known:
+                return bash.hole(raw, line, content.causes, filled=True)
+            return bash.text_value(str(len(content.text) if content else 0), line)
         start = begin + len(match[0].encode())
         apart = name == "@" or match["index"] == "@"
         if operator:
@@ -293,14 +298,6 @@ class Words:
             return number or frozenset({Cause(line, f"{name}[{key.text[:40]}]")})
         items = items_of(self._machine.lookup(name, line)) if number < 0 else {}
         return str(number if number >= 0 else max((int(k) for k in items if k.isdecimal()), default=-1) + 1 + number)
-
-    def _length(self, content: Content, raw: str, line: int) -> Value:
-        if isinstance(content, Mapping):
-            causes = bash.open_causes(tuple(content.values()))
-            return bash.hole(raw, line, causes, filled=True) if causes else bash.text_value(str(len(content)), line)
-        if content is not None and not content.known:
-            return bash.hole(raw, line, content.causes, filled=True)
-        return bash.text_value(str(len(content.text) if content else 0), line)
 
     def _defaulted(  # noqa: PLR0913, PLR0917  the parts of one expansion
         self, node: Node, name: str, content: Content, operator: str, start: int, line: int, *, quoted: bool

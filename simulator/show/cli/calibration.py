@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simulator.errors import InputError, UnsupportedError, did_you_mean
+from simulator.late import Lazy
 from simulator.show.cli import options
 from simulator.show.cli.question import values_by_name
 from simulator.show.cli.streams import note, presentation, verbosity_of, write, write_answer
-from simulator.show.forms import ANSWERS, Lazy
+from simulator.show.forms import ANSWERS
 
 if TYPE_CHECKING:
     from simulator.evidence.calibration import cluster, own, store

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simulator.errors import InputError, UnsupportedError
+from simulator.late import Lazy
 from simulator.question.origin import ARGUMENT, OPTION
 from simulator.question.scenario.inputs import DEFAULTS
 from simulator.question.scenario.layout import Layout
@@ -23,7 +24,7 @@ from simulator.records import replace
 from simulator.show.cli import options
 from simulator.show.cli.question import question_on_line, require_model
 from simulator.show.cli.streams import colour_of, note, presentation, verbosity_of, write, write_answer
-from simulator.show.forms import ANSWERS, Lazy
+from simulator.show.forms import ANSWERS
 
 if TYPE_CHECKING:
     from simulator.answers import cases, ranking

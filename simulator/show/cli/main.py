@@ -24,23 +24,22 @@ import click
 
 from simulator._version import __version__
 from simulator.errors import SimulateError, did_you_mean, short_line
-from simulator.late import late_pattern
+from simulator.files import read_rows
+from simulator.late import Lazy, late_pattern
 from simulator.question.vocabulary import FRAMEWORKS
 from simulator.show.cli import options
-from simulator.show.cli.options import Handler, Option, Sectioned, SpecName, Word
+from simulator.show.cli.options import Option, Sectioned, SpecName, Word
 from simulator.show.cli.streams import CLOSED_PIPE, TYPED, open_streams, presentation, tell, write, write_answer
-from simulator.show.forms import Lazy
 
 if TYPE_CHECKING:
     from simulator.frameworks import flags
     from simulator.question.specs import documents, names
-    from simulator.show.cli import calibration, commands, lab, plan, recipes
+    from simulator.show.cli import commands
     from simulator.show.report import listing, text
     from simulator.show.report import schema as keys
     from simulator.show.report.listing import SpecListing
 else:
-    calibration, commands, lab = map(Lazy, ("show.cli.calibration", "show.cli.commands", "show.cli.lab"))
-    plan, recipes, flags = map(Lazy, ("show.cli.plan", "show.cli.recipes", "frameworks.flags"))
+    commands, flags = map(Lazy, ("show.cli.commands", "frameworks.flags"))
     listing, keys, text = map(Lazy, ("show.report.listing", "show.report.schema", "show.report.text"))
     documents, names = Lazy("question.specs.documents"), Lazy("question.specs.names")
 
@@ -62,19 +61,22 @@ class Commands(UserDict[str, Any]):
 
     def __getitem__(self, name: str) -> click.Command:
         """Return the command."""
-        item: Callable[[], Handler] | click.Command = super().__getitem__(name)
+        item = super().__getitem__(name)
         if not isinstance(item, click.Command):
-            self.data[name] = item = _built(name, item)
+            self.data[name] = item = _built(name, item["runs"])
         return item
 
 
-def _built(name: str, load: Callable[[], Handler]) -> click.Command:
+def _built(name: str, runs: str) -> click.Command:
+    """Return a command that runs a function of a module here, or lists."""
     if name in _LISTINGS:
         of_name, _ = _LISTINGS[name]
         argument = click.Argument(["name"], required=False, type=of_name, metavar="[NAME]")
-        return Sectioned(name, load(), params=[argument, *options.answer_options(_form(of_name))])
+        return Sectioned(name, _list, params=[argument, *options.answer_options(_form(of_name))])
+    module, _, function = runs.partition(".")
     kind = Quoted if name in ("compare", "explain") else Sectioned
-    return kind(name, lambda ctx, values: load()(ctx, values))  # noqa: PLW0108  imported when it runs
+    acting = Lazy(f"show.cli.{module}")
+    return kind(name, lambda ctx, values: getattr(acting, function)(ctx, values))  # noqa: PLW0108  imported when it runs
 
 
 class Quoted(Sectioned):
@@ -255,9 +257,7 @@ def _nearest_option(error: click.NoSuchOption) -> str:
     """Return what follows a wrong option: the one that frameworks' or others' name means, or whose option it is."""
     wrong, command = error.option_name, None if error.ctx is None else error.ctx.command
     own = [name for param in command.params for name in param.opts] if command else list(error.possibilities or ())
-    from pathlib import Path
-
-    rows = [line.split(",") for line in Path(__file__).with_name("other_names.csv").read_text("utf-8").splitlines()]
+    rows = read_rows(__file__, "other_names")
     meant = next((option for option, names in rows if wrong.lstrip("-").replace("_", "-") in names.split()), wrong)
     if command is not None and command.name == "plan" and meant in _IN_OFFERS:
         return "; write --offer NAME:NODES@PRICE"
@@ -323,27 +323,6 @@ _LISTINGS: Mapping[str, tuple[click.ParamType[Any], Callable[[], Callable[[str |
 }  # type of the name that a command takes, and what lists
 
 
-_HANDLERS: Mapping[str, Callable[[], Handler]] = {
-    "rank": lambda: commands.rank,
-    "estimate": lambda: commands.estimate,
-    "plan": lambda: plan.compare_offers,
-    "compare": lambda: recipes.compare_two,
-    "explain": lambda: recipes.explain_one,
-    "sweep": lambda: plan.price_product,
-    "lengths": lambda: plan.count_lengths,
-    "models": lambda: _list,
-    "hardware": lambda: _list,
-    "frameworks": lambda: _list,
-    "flags": lambda: _list,
-    "calibrate": lambda: calibration.calibrate,
-    "accuracy": lambda: calibration.accuracy,
-    "check": lambda: recipes.check_files,
-    "emit": lambda: recipes.emit,
-    "schema": lambda: _list,
-    "trace": lambda: lab.trace,
-    "validate": lambda: lab.validate,
-}  # what runs each command; only what is named is imported
-
 cli = MainCommand(
     "simulate",
     _main,
@@ -367,6 +346,6 @@ cli = MainCommand(
         "`simulate --model llama3.1-70b --nodes 8` ranks the layouts that fit, fastest first."
     ),
     epilog="\n\n".join((options.command_texts()["rank"]["epilog"], _ENVIRONMENT)),
-    commands=Commands(_HANDLERS),
+    commands=Commands(options.command_texts()),
     subcommand_metavar="[COMMAND [ARGS]...]",
 )

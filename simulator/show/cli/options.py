@@ -2,7 +2,7 @@
 
 Options of a question's inputs follow from `scenario.inputs` and `scenario.layout`; a ranking takes sets of values
 (`--tp 1,2,4`) where an estimate takes one. `options.csv` lists the others by the groups that commands take of it,
-`commands.csv` the commands with their texts and parameters.
+`commands.csv` the commands with what runs them, their texts and parameters, `helps.csv` other helps of options there.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import click
 
 from simulator.errors import InputError, not_one_of
 from simulator.files import read_rows, read_table
-from simulator.late import late_pattern
+from simulator.late import Lazy, late_pattern
 from simulator.question.scenario.inputs import INPUTS, REQUIRED, TUNING_WORKLOAD, InputSetting
 from simulator.question.scenario.layout import SETTINGS
 from simulator.question.vocabulary import PRECISIONS, RECIPE_FORMATS, framework_hint
 from simulator.show.cli.streams import refuse_inputs
-from simulator.show.forms import ANSWERS, Lazy
+from simulator.show.forms import ANSWERS
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -389,16 +389,17 @@ def _listed_option(cells: Sequence[str]) -> Option:
 
 @cache
 def command_texts() -> Mapping[str, Mapping[str, str]]:
-    """Return the texts of every command by its name: short help, help where that is longer, epilog, parameters."""
+    """Return every command by its name: what runs it, short help, help where that is longer, epilog, parameters."""
     return {row["command"]: row for row in read_table(__file__, "commands")}
 
 
 def parameters(command: str) -> list[click.Parameter]:
     """Return the parameters of a command, in order, with the helps that it has of its own."""
     params = [param for word in command_texts()[command]["parameters"].split() for param in _parameters(word)]
+    own = {row["option"]: row["help"] for row in read_table(__file__, "helps") if row["command"] == command}
     for param in params:
-        if isinstance(param, click.Option) and (text := _HELPS.get(command, {}).get(param.name or "")):
-            param.help = text
+        if isinstance(param, click.Option) and param.name in own:
+            param.help = own[param.name]
             _open(param)
     return params
 
@@ -441,17 +442,6 @@ def _open(param: click.Parameter) -> click.Parameter:
 
 OTHER_TARGETS: Mapping[str, str] = {"bridge": "nemo", "deepspeed": "accelerate", "torch": "torchtitan"}
 """Other names of the frameworks of a recipe to write; `deepspeed` selects its own stack too."""
-_HELPS: Mapping[str, Mapping[str, str]] = {
-    "check": {
-        "hardware": "Devices to price on, in place of those that the recipe names: shipped hardware or own YAML.",
-        "nodes": "Nodes, in place of the recipe's; without it the recipe's, else the fewest that its degrees fill.",
-        "devices": "Devices, instead of nodes.",
-    },
-    "validate": {
-        "seq_length": "Tokens in a sequence; 256 on a processor, else 8192.",
-        "global_batch_size": "Sequences in a step; 8 on a processor, else 1024.",
-    },
-}  # by command and option of a question
 
 
 Handler = Callable[[click.Context, Mapping[str, Any]], None]

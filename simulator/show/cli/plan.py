@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from simulator.late import Lazy
 from simulator.question.origin import OPTION
 from simulator.records import replace
 from simulator.show.cli import options, streams
 from simulator.show.cli.question import question_on_line
-from simulator.show.forms import ANSWERS, Lazy
+from simulator.show.forms import ANSWERS
 
 if TYPE_CHECKING:
     from simulator.answers import enough, lengths, plan, ranking, sweep

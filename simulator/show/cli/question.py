@@ -30,7 +30,13 @@ def question_on_line(ctx: click.Context, *, many: bool = False, without: Iterabl
     names = [name for name in BY_INPUT if name not in ("options", *without) and name in values]
     names += [setting.key for setting in SETTINGS if setting.key in values]
     stated = {name: values[name] for name in names if origin_on_line(ctx, name) != NOBODY}
-    stated["options"] = _switches(ctx, values_by_name("--option", values.get("option") or ()))
+    options = values_by_name("--option", values.get("option") or ())
+    flags = {flag.lstrip("-").replace("-", "_"): flag for option in ctx.command.params for flag in option.opts}
+    flags |= {setting.name: flags[setting.key] for setting in SETTINGS if setting.key in flags}
+    for name in options.keys() & flags.keys():
+        if name not in {switch.name for switch in switches()}:
+            raise click.UsageError(f"--option {name}: is no switch but a flag of its own: {flags[name]}")
+    stated["options"] = options
     if values.get("model_field"):
         from simulator.answers.models import field_values
 
@@ -51,16 +57,6 @@ def require_model(values: Mapping[str, Any]) -> None:
     """Raise UsageError where no model is named."""
     if not values["model"]:
         raise click.UsageError("missing option '--model'; `simulate models` lists the names")
-
-
-def _switches(ctx: click.Context, options: dict[str, str]) -> dict[str, str]:
-    """Return the switches. Raises UsageError for one that is a flag of the command."""
-    flags = {flag.lstrip("-").replace("-", "_"): flag for option in ctx.command.params for flag in option.opts}
-    flags |= {setting.name: flags[setting.key] for setting in SETTINGS if setting.key in flags}
-    for name in options.keys() & flags.keys():
-        if name not in {switch.name for switch in switches()}:
-            raise click.UsageError(f"--option {name}: is no switch but a flag of its own: {flags[name]}")
-    return options
 
 
 def values_by_name(option: str, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:

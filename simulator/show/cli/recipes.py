@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simulator.errors import InputError
+from simulator.files import reading
+from simulator.late import Lazy
 from simulator.question.origin import OPTION
 from simulator.show.cli import options, streams
 from simulator.show.cli.question import question_on_line, require_model, values_by_name
-from simulator.show.forms import Lazy
 
 if TYPE_CHECKING:
     from simulator.answers import cases, compare, explain, gates, ranking, run
@@ -127,10 +128,8 @@ def _stdin() -> str:
     """Return the text of stdin. Raises InputError if it is closed, too long or no text."""
     if sys.stdin is None:
         raise InputError("stdin: is closed")
-    try:
+    with reading("stdin"):
         text = sys.stdin.read(run.MOST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise InputError(f"stdin: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if len(text) > run.MOST_BYTES:
         raise InputError(f"stdin: is larger than {run.MOST_BYTES // units.MEGA} MB")
     return text

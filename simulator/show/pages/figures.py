@@ -6,13 +6,12 @@
     estimate.plot("step")      # a figure of plotly
 
 Every number in a figure is computed here; `pages.answers` shows them too. The package hands
-`answer_html` and `answer_figure` to `Tabular.drawing`; `show.report` has the tables.
+`show.forms` and this module to `Tabular`; `show.report` has the tables.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from html import escape
 from importlib.util import find_spec
 from itertools import accumulate
 from typing import Any, Final
@@ -28,12 +27,6 @@ from simulator.question.units import to_gib
 from simulator.recipes.check.verdict import Checks
 from simulator.records import Record
 from simulator.search.space import Ranking
-from simulator.show.report.check import check_table
-from simulator.show.report.compare import compare_table
-from simulator.show.report.estimate import estimate_table, explain_table
-from simulator.show.report.plan import plan_table
-from simulator.show.report.presentation import Presentation
-from simulator.show.report.ranking import ranking_table
 from simulator.show.report.text import cluster_speed, layout_text, words
 from simulator.tabular import Tabular
 
@@ -234,14 +227,6 @@ def _tail(name: str) -> str:
     return last if len(last) <= LONGEST_LABEL else f"...{last[-LONGEST_LABEL:]}"
 
 
-def _log_ticks(values: Sequence[float]) -> PlotlyFigure:
-    """Return ticks of a logarithmic axis at 1, 2 and 5 of each power of ten around the values."""
-    low, high = min(values), max(values)
-    steps = [digit * 10.0**power for power in range(-3, 8) for digit in (1, 2, 5)]
-    ticks = [step for step in steps if low / 2 <= step <= high * 2]
-    return {"tickvals": ticks, "ticktext": [f"{step:,.15g}" for step in ticks]}
-
-
 def timeline_figure(timeline: Timeline) -> PlotlyFigure:
     """Draw the passes of a step by pipeline rank: bars from their start to their end."""
     names = [f"rank {rank}" for rank in range(len(timeline.passes.events))]
@@ -304,10 +289,13 @@ def plan_figure(choices: Sequence[Choice], deadline: float | None, budget: float
     shapes = [] if deadline is None else [_level(deadline, upright=True)]
     if budget is not None and priced:
         shapes.append(_level(budget))
+    low, high = min(days), max(days)
+    steps = [digit * 10.0**power for power in range(-3, 8) for digit in (1, 2, 5)]
+    ticks = [step for step in steps if low / 2 <= step <= high * 2]
     return _drawn(
         data,
         hovermode="closest",
-        xaxis=_axis("days", type="log", **_log_ticks(days)),
+        xaxis=_axis("days", type="log", tickvals=ticks, ticktext=[f"{step:,.15g}" for step in ticks]),
         yaxis=_axis("cost" if priced else "devices", tickformat="~s", rangemode="tozero"),
         shapes=shapes,
     )
@@ -374,30 +362,6 @@ def _gib(size_bytes: float) -> float:
 
 Figures = Mapping[str, Callable[[Any], PlotlyFigure]]
 """Figures of an answer by name, the default first."""
-_TABLES: Final[Mapping[type, Callable[[Any, Presentation], str]]] = {
-    Ranking: ranking_table,
-    Estimate: estimate_table,
-    Plan: plan_table,
-    Comparison: compare_table,
-    Explanation: explain_table,
-    Checks: check_table,
-}
-
-
-def answer_html(answer: Tabular) -> str:
-    """Return an answer as a line and the terminal's table, or its plain rows if it has no table."""
-    table, summary = _TABLES.get(type(answer)), f"<p>{escape(repr(answer))}</p>"
-    if table is not None:
-        shown = Presentation(style="html", verbosity=0 if isinstance(answer, Checks) else -1)
-        return summary + table(answer, shown)
-    rows = answer.rows()
-    heads = "".join(f"<th>{escape(name)}</th>" for name in (rows[0] if rows else ()))
-    body = "".join(f"<tr>{''.join(f'<td>{escape(_cell(cell))}</td>' for cell in row.values())}</tr>" for row in rows)
-    return summary + (f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>" if rows else "")
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
 def answer_figure(answer: Tabular, name: str = "") -> Any:

@@ -4,7 +4,7 @@
 
     stage_memory,device_mib,,,               the attribute `device_bytes`, in MiB
     stage_memory,breakdown_mib,parts_bytes,, another attribute, or a path: `launch.folder`; `self` for the object
-    plan,best,best(),,                       a function of `_FUNCTIONS`, which says type and meaning
+    plan,best,best(),,Position ...           a function of `_FUNCTIONS`, which says the type
     estimate,lengths,,or_left_out,           left out where it is None; `or_null`: null where it is empty
 
 An attribute's object shows the keys of its type, `StageMemory` those of `stage_memory`, or of the object that `form`
@@ -44,7 +44,6 @@ class KeyFunction(NamedTuple):
     kind: Any
     """Type of the value."""
     value: Callable[[Any, Presentation], Any]
-    meaning: str
 
 
 class JsonKey(NamedTuple):
@@ -66,21 +65,16 @@ class JsonKey(NamedTuple):
 
 OR_NULL, OR_LEFT_OUT = "or_null", "or_left_out"
 _UNITS: Mapping[str, ToUnit] = {"mib": mib, "base": float}
-_VERSION = "Version of these keys; it changes when a key is removed or changes its meaning."
-_SAID = "Values of the question by group (inputs, model fields, layout, switches), each with who said it and where."
-_INTERRUPTED = "Whether a signal ended the launches early."
-_MEASURED = "Whether the rates were measured; else they follow from the numbers of the spec."
-_COUNTS = "Recipes, those that passed and failed, and those of each verdict."
 
 
-def _position(choice: str, absent: str = "for none") -> KeyFunction:
-    """Return where the position of one of a plan's choices comes from; `absent` says when there is none."""
+def _position(choice: str) -> KeyFunction:
+    """Return where the position of one of a plan's choices comes from."""
 
     def position(plan: Any, _: object) -> int | None:
         chosen = getattr(plan, choice)
         return None if chosen is None else plan.choices.index(chosen)
 
-    return KeyFunction(int | None, position, f"Position in `choices` of `{choice}`; None {absent}.")
+    return KeyFunction(int | None, position)
 
 
 def _counts(checks: Any, _: object) -> dict[str, int]:
@@ -94,33 +88,22 @@ def _tensors(stage: Any, _: object) -> dict[str, float]:
 
 
 _FUNCTIONS: Mapping[str, KeyFunction] = {
-    "version": KeyFunction(Literal["2"], lambda *_: "2", _VERSION),
-    "trace_version": KeyFunction(Literal[1], lambda *_: 1, _VERSION),
-    "tool_version": KeyFunction(str, lambda *_: __version__, "Version of simulate."),
-    "question": KeyFunction(dict[str, Any], lambda answer, _: question_object(answer.question), _SAID),
-    "training": KeyFunction(
-        TrainingRun | None, lambda e, shown: shown.run_of(e), "The whole run; with `--train-tokens` only."
-    ),
-    "knee": KeyFunction(
-        int | None, lambda f, _: f.knee and f.knee.nodes, "Fewest of `counts` whose tokens cost nearly the least."
-    ),
-    "command": KeyFunction(str, lambda ranking, _: ranking_command(ranking), "Command that prices the first layout."),
-    "best": _position("best"),
-    "best_measured": _position("best_measured"),
-    "equal": KeyFunction(
-        list[int], lambda plan, _: [*map(plan.choices.index, plan.equal)], "Positions in `choices` of `equal`."
-    ),
-    "surer": _position("surer", "where `best` is as sure"),
-    "sooner": _position("sooner"),
-    "counts": KeyFunction(dict[str, int], _counts, _COUNTS),
-    "tensors": KeyFunction(dict[str, float], _tensors, "Parts of the predicted peak that are tensors."),
-    "runs": KeyFunction(int, lambda compared, _: len(compared.ran), "Rows of launches that ended well."),
-    "layout_line": KeyFunction(str, lambda it, _: sharded_layout_text(it.layout), "The layout on one line."),
-    "stored_file": KeyFunction(
-        str | None, lambda it, _: it.path if it.stored else None, "The calibration that was written; null for none."
-    ),
-    "rates_measured": KeyFunction(bool, lambda ready, _: ready.measured is not None, _MEASURED),
-    "interrupted": KeyFunction(bool, lambda probed, _: bool(probed.campaign.interrupted_by), _INTERRUPTED),
+    "version": KeyFunction(Literal["2"], lambda *_: "2"),
+    "trace_version": KeyFunction(Literal[1], lambda *_: 1),
+    "tool_version": KeyFunction(str, lambda *_: __version__),
+    "question": KeyFunction(dict[str, Any], lambda answer, _: question_object(answer.question)),
+    "training": KeyFunction(TrainingRun | None, lambda estimate, shown: shown.run_of(estimate)),
+    "knee": KeyFunction(int | None, lambda fewest, _: fewest.knee and fewest.knee.nodes),
+    "command": KeyFunction(str, lambda ranking, _: ranking_command(ranking)),
+    **{choice: _position(choice) for choice in ("best", "best_measured", "surer", "sooner")},
+    "equal": KeyFunction(list[int], lambda plan, _: [*map(plan.choices.index, plan.equal)]),
+    "counts": KeyFunction(dict[str, int], _counts),
+    "tensors": KeyFunction(dict[str, float], _tensors),
+    "runs": KeyFunction(int, lambda compared, _: len(compared.ran)),
+    "layout_line": KeyFunction(str, lambda refused, _: sharded_layout_text(refused.layout)),
+    "stored_file": KeyFunction(str | None, lambda learned, _: learned.path if learned.stored else None),
+    "rates_measured": KeyFunction(bool, lambda ready, _: ready.measured is not None),
+    "interrupted": KeyFunction(bool, lambda probed, _: bool(probed.campaign.interrupted_by)),
 }
 
 

@@ -27,7 +27,7 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import one_line
 from simulator.files import read_words
 from simulator.question.origin import Origin, Place
-from simulator.question.question import Question
+from simulator.question.question import GROUPS, Question
 from simulator.recipes.check.repository import CHANGED, rule_titles
 from simulator.recipes.check.verdict import LEFT_OUT, NOT_JUDGED, OWN_SETTINGS, UNMATCHED, Changed, Checked, Checks
 from simulator.records import Record, replace
@@ -397,8 +397,7 @@ def origins_text(results: Sequence[Checked]) -> str:
             continue
         case = result.case
         question = Question() if case is None else case.question
-        groups = (question.inputs, question.model_fields, question.layout, question.switches)
-        stated = [(name, said) for group in groups for name, said in group.items()]
+        stated = [(name, said) for group in GROUPS for name, said in getattr(question, group).items()]
         rows = [(name, one_line(str(said.value)), _said_by(said.origin)) for name, said in stated]
         columns = [Column(head, tuple(row[n] for row in rows), is_text=True) for n, head in enumerate(_ORIGINS)]
         table = Presentation().columns(columns) if rows else ""

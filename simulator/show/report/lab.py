@@ -16,7 +16,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from simulator.lab.probe.rates import Rates
-from simulator.lab.probe.run import Compared, Prepared, Probed, ProbeDesign, rates_command
+from simulator.lab.probe.run import Prepared, Probed, ProbeDesign, rates_command
 from simulator.lab.runner import campaign as runs
 from simulator.lab.runner.engine import Launcher, shell_line
 from simulator.lab.trace.tracing import TraceComparison
@@ -214,7 +214,15 @@ def _signed(fraction: float) -> str:
 
 def probe_table(probed: Probed, shown: Presentation) -> str:
     """Return the rates, the launches with their errors before and after the fit, and how to use the result."""
-    blocks = [_rates(probed.rates, shown), _comparison(probed.compared, shown)]
+    headers = ["#", "launch", "measured ms", "before ms", "error %", "fitted ms", "error %", "pins down"]
+    rows = []
+    for number, launch in enumerate(probed.compared, start=1):
+        measured, before, after = launch.measured_seconds, launch.planned.step_seconds, launch.after_seconds
+        cells = [_or_empty(measured, say.milliseconds), say.milliseconds(before), _error(before, measured)]
+        cells += [_or_empty(after, say.milliseconds), _error(after, measured), _pins(launch.planned.pins)]
+        rows.append([str(number), launch.planned.candidate.title, *cells])
+    title = "Step time predicted from the rates, measured, and after the fit"
+    blocks = [_rates(probed.rates, shown), shown.titled(title, shown.grid(headers, rows, (1, 7)))]
     if shown.verbosity >= 0:
         blocks.append(shown.sentences(_probe_notes(probed)))
     return joined(blocks)
@@ -263,18 +271,6 @@ def _plan(design: ProbeDesign, shown: Presentation) -> str:
 def _pins(names: Sequence[str]) -> str:
     more = len(names) - _FEW_PINS
     return ", ".join(names[:_FEW_PINS]) + (f" and {more} more" if more > 0 else "")
-
-
-def _comparison(compared: Sequence[Compared], shown: Presentation) -> str:
-    headers = ["#", "launch", "measured ms", "before ms", "error %", "fitted ms", "error %", "pins down"]
-    rows = []
-    for number, launch in enumerate(compared, start=1):
-        measured, before, after = launch.measured_seconds, launch.planned.step_seconds, launch.after_seconds
-        cells = [_or_empty(measured, say.milliseconds), say.milliseconds(before), _error(before, measured)]
-        cells += [_or_empty(after, say.milliseconds), _error(after, measured), _pins(launch.planned.pins)]
-        rows.append([str(number), launch.planned.candidate.title, *cells])
-    title = "Step time predicted from the rates, measured, and after the fit"
-    return shown.titled(title, shown.grid(headers, rows, (1, 7)))
 
 
 def _error(predicted: float | None, measured: float | None) -> str:

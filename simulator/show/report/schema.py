@@ -192,7 +192,7 @@ def _described(made: JsonSchemaValue, about: str, required: list[str], meanings:
 def _meaning(kind: type, key: JsonKey) -> str:
     """Return the meaning of a key: its own, that of the attribute, or of the objects that the attribute holds."""
     if key.function is not None:
-        return key.function.meaning
+        return key.meaning
     annotation, text = _attribute(kind, key.source)
     return key.meaning or text or _about(_object_in(annotation) or kind)
 

@@ -533,17 +533,14 @@ class _Reading:
     def _number(self, name: str, text: str) -> int | None:
         """Return the first alternative that has a value. Raises InputError for a required field without one."""
         for alternative in text.split(" or "):
-            value = self._sum(alternative)
+            parts = [self._product(part) for part in alternative.split(" + ")]
+            value = None if None in parts else sum(part for part in parts if part is not None)
             if value is not None:
                 return value
         if name == "sliding_window" or not hasattr(ModelSpec, name):
             raise InputError(f"{self._config.where}: {text.partition(' ')[0]}: is missing")
         default = getattr(ModelSpec, name)
         return None if default is None else int(default)
-
-    def _sum(self, text: str) -> int | None:
-        parts = [self._product(part) for part in text.split(" + ")]
-        return None if None in parts else sum(part for part in parts if part is not None)
 
     def _product(self, text: str) -> int | None:
         if " / " in text:
