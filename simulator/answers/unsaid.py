@@ -38,7 +38,7 @@ from simulator.question.question import SEARCH, Question
 from simulator.question.scenario.block import Array
 from simulator.question.scenario.scenario import Scenario
 from simulator.records import replace
-from simulator.search.alternatives import MIN_CHANGE, concerns, has_kernels, option_text
+from simulator.search.alternatives import MIN_CHANGE, option_text, suits
 from simulator.search.build import estimates_of_block, verdict_of
 from simulator.search.space import Query
 
@@ -147,11 +147,11 @@ def _open_values(question: Question, base: Pricing, release: _Release) -> Iterat
         # A choice stays open beside a decided switch that has the value it brings.
         against = any(name in decided and values[name] != getattr(profile, name) for name in each.others)
         against |= each.switch == "dense_masks" and not _may_mask(base).any()
-        if each.switch in decided or against or value == usual or not concerns(scenario, each.switch):
+        if each.switch in decided or against or value == usual or not suits(scenario, each.switch, value):
             continue
         kinds = [kind.family not in each.families for kind in scenario.kinds_of_device]
         elsewhere = each.families and scenario.model.architecture not in each.families and any(kinds)
-        if not elsewhere and has_kernels(scenario, each.switch, value):
+        if not elsewhere:
             yield each, values
 
 

@@ -198,12 +198,12 @@ class FlagTable(dict[str, Flag]):
         return name in self and self[name].effect == "no_effect"
 
     def of(self, name: str) -> Flag | None:
-        """Return the flag of a name, or the row of its prefix, such as `profiler.*`; None without one."""
+        """Return the flag of a name, or the row of its longest prefix, such as `profiler.*`; None without one."""
         return self.get(name) or next((flag for start, flag in self._starts if name.startswith(start)), None)
 
     @functools.cached_property
     def _starts(self) -> tuple[tuple[str, Flag], ...]:
-        return tuple((name[:-1], flag) for name, flag in self.items() if name.endswith("*"))
+        return tuple((name[:-1], flag) for name, flag in sorted(self.items(), reverse=True) if name.endswith("*"))
 
     @functools.cached_property
     def by_size(self) -> Mapping[int, list[str]]:

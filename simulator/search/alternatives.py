@@ -14,7 +14,7 @@ from simulator.cost.pricing.estimate import AssumedSwitch, Estimate, Violation
 from simulator.cost.pricing.price import Priced, price
 from simulator.errors import InputError
 from simulator.late import deferred, late_pattern
-from simulator.question.frameworks.profile import acts_beside
+from simulator.question.frameworks.profile import acts_beside, merges_experts
 from simulator.question.frameworks.stacks import (
     ADAPTER_STACK,
     DEFAULT,
@@ -479,8 +479,7 @@ def _assumed(base: Priced, estimate: Estimate, options: Collection[str]) -> Iter
     for name, values in set_by_stacks(profile.name).items():
         value = getattr(profile, name)
         other = next((tried for tried in values if tried != value), None)
-        advised = concerns(scenario, name) and has_kernels(scenario, name, other)
-        if name in options or other is None or not advised:
+        if name in options or other is None or not suits(scenario, name, other):
             continue
         changed = price(base.pricing.switched({name: other}))
         refused = any(rule.broken(changed.pricing).any() for rule in RULES)
@@ -501,14 +500,19 @@ def _assumed(base: Priced, estimate: Estimate, options: Collection[str]) -> Iter
         )
 
 
-def has_kernels(scenario: Scenario, name: str, value: object) -> bool:
-    """Return whether every device has the kernels that a switch's value needs.
+def suits(scenario: Scenario, name: str, value: object) -> bool:
+    """Return whether a switch applies to model and precision, and library and devices have what its value needs.
 
     Exchanges of experts other than NCCL's need kernels; overlapped ones are searched with such kernels only
     (`Query.alternatives`), and proposed likewise. Overlapped tensor parallelism uses TransformerEngine's user buffers,
     written in CUDA.
     """
-    kinds = scenario.kinds_of_device
+    kinds, needs = scenario.kinds_of_device, acts_beside()[name]
+    if ("experts" in needs and not scenario.model.is_moe) or ("fp8" in needs and scenario.precision not in NARROW):
+        return False
+    decomposed = scenario.model.is_moe and scenario.framework.decomposed_adapters == "apart"
+    if decomposed and merges_experts(replace(scenario.framework, **{name: value})):  # which no `Scenario` has
+        return False
     if name == "attention_kernel" and str(value).startswith("flash"):  # they take 16 bits and fewer
         return scenario.precision != "fp32" and not any(device.family in _BEFORE_AMPERE for device in kinds)
     if name == "tp_comm_overlap" and value:
@@ -520,12 +524,6 @@ def has_kernels(scenario: Scenario, name: str, value: object) -> bool:
 
 _BEFORE_AMPERE = ("volta", "turing")  # device families that flash-attention 2.8 has no kernels for
 _WITH_USER_BUFFERS = ("ampere", "hopper", "blackwell")  # device families with CUDA and a fast link inside a node
-
-
-def concerns(scenario: Scenario, name: str) -> bool:
-    """Return whether a switch applies to the model and the precision."""
-    needs = acts_beside()[name]
-    return ("experts" not in needs or scenario.model.is_moe) and ("fp8" not in needs or scenario.precision in NARROW)
 
 
 def option_text(value: Any) -> str:

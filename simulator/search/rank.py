@@ -30,9 +30,9 @@ Progress = Callable[[int, int], None]
 _SHARE = 1000  # units in which one share of the work is counted
 _OFFERED_AT_ONCE, _JUDGED_AT_ONCE = 32, 96  # layouts that enter together, and are first judged together
 MOST_RISKY = 3
+"""Number of risky layouts in a result."""
 LESS_LIKELY = (MIN_FIT_PROBABILITY, 0.8, 0.5)
 """Probabilities to fit that are tried in turn where no layout has the requested one."""
-"""Number of risky layouts in a result."""
 _FEW = 512  # largest block that is timed whole rather than in part
 
 

@@ -127,3 +127,17 @@ def test_peft_has_no_magnitudes_of_merged_experts() -> None:
     with pytest.raises(InputError, match="decomposed_adapters=apart: peft has none for experts of one parameter"):
         adapted("peft", model="qwen3-30b-a3b", decomposed_adapters="apart")
     adapted("peft", model="qwen3-30b-a3b", decomposed_adapters="apart", adapter_targets="attention")
+
+
+def test_the_output_layer_has_no_priced_magnitudes() -> None:
+    with pytest.raises(InputError, match="decomposed_adapters=joint: none is priced for the output layer, head"):
+        adapted("torchtune", decomposed_adapters="joint", adapter_targets="q+head")
+
+
+def test_gate_and_up_have_adapters_of_their_own() -> None:
+    """Each keeps its input's copy; both save the sum of what either does."""
+    kept = {
+        targets: adapted("peft", adapter_targets=targets, adapter_dropout="before").memory.parts_bytes["activations"]
+        for targets in ("gate", "up", "gate+up")
+    }
+    assert kept["gate"] == kept["up"] < kept["gate+up"]

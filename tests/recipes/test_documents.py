@@ -254,6 +254,8 @@ def test_settings(tmp_path: Path) -> None:
 def test_fp32_of_torchtitan_and_nemo(tmp_path: Path) -> None:
     wide = 'seq_len = 8192\nmixed_precision_param = "float32"'
     assert titan(tmp_path, ("seq_len = 8192", wide), ('converters = ["float8"]', "")).precision == "fp32"
+    narrow = titan(tmp_path, ("float8", "quantize.linear.mx"))
+    assert "converters: products in MX formats are not priced" in [remark.message for remark in narrow.remarks]
     text = (DATA / "nemo.yaml").read_text(encoding="utf-8").replace("  fp8: true\n", "")
     for word, precision in (("32-true", "fp32"), ("bf16", "bf16"), ("null", None)):
         file = tmp_path / "nemo.yaml"

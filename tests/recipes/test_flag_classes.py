@@ -10,7 +10,7 @@ import pytest
 
 from simulator.answers.gates import Gates
 from simulator.frameworks import registry
-from simulator.frameworks.flags import Flag, FlagWeight, table_file, table_names
+from simulator.frameworks.flags import Flag, FlagWeight, table_file, table_names, table_of
 from simulator.question.question import question_of
 from simulator.recipes.check.judge import UNDECIDED, check_files, check_recipe
 from simulator.recipes.check.verdict import Checked, exit_code
@@ -200,3 +200,9 @@ def test_nothing_firm_is_said_over_what_is_not_read() -> None:
             assert not (family == "ascend-ci" and result.outcome in ("does_not_fit", "refused")), file
     for family, outcomes in counts.items():
         print(family, dict(outcomes))  # noqa: T201  shown with -s
+
+
+def test_the_row_of_the_longest_prefix_counts() -> None:
+    table = table_of("oumi")
+    names = ("model.model_kwargs.rope_scaling.factor", "model.model_kwargs.hidden_size")
+    assert [flag.name for flag in map(table.of, names) if flag] == ["model.model_kwargs.rope_*", "model.model_kwargs.*"]

@@ -8,7 +8,7 @@ import pytest
 import simulator
 from simulator.question.question import question_of
 from simulator.question.scenario.scenario import NodeGroup, Scenario
-from simulator.search.alternatives import concerns
+from simulator.search.alternatives import suits
 from simulator.search.space import Query, Space
 from tests.scenario.cases import load_hardware, scenario_of, small_dense, small_moe
 
@@ -29,9 +29,17 @@ def experts(hardware: str = "h100-sxm-80g", **fields: Any) -> Scenario:
 
 def test_a_switch_concerns_mixtures_or_narrow_precisions() -> None:
     dense = scenario_of(small_dense(), devices=8, precision="fp8")
-    assert [concerns(dense, name) for name in ("expert_dispatch", "fp8_recipe", "fused_rotary")] == [False, True, True]
-    found = [concerns(experts(), name) for name in ("expert_dispatch", "fp8_recipe", "fused_rotary")]
-    assert found == [True, False, True]
+    switches = {"expert_dispatch": "alltoall", "fp8_recipe": "delayed", "fused_rotary": True}
+    assert [suits(dense, name, value) for name, value in switches.items()] == [False, True, True]
+    assert [suits(experts(), name, value) for name, value in switches.items()] == [True, False, True]
+
+
+def test_magnitudes_of_adapters_leave_no_merged_experts_open() -> None:
+    """peft 0.21, ParamWrapper: a value that no scenario may have is not proposed."""
+    options = {"decomposed_adapters": "apart"}
+    shape: Any = {"model": "mixtral-8x7b", "hardware": "h100-sxm-80g", "devices": 8, "stack": "peft", "method": "lora"}
+    estimate = simulator.estimate(**shape, options=options, zero_stage=3, micro_batch_size=1, recompute="full")
+    assert {"adapter_targets", "decomposed_adapters"}.isdisjoint(each.switch for each in estimate.assumed)
 
 
 def test_a_mixture_is_searched_with_the_kernels_too() -> None:

@@ -15,7 +15,7 @@ from simulator.question.scenario.block import block_of
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import NodeGroup
 from simulator.search import rank as ranks
-from simulator.search.alternatives import has_kernels
+from simulator.search.alternatives import suits
 from simulator.search.rank import Entry, OpenSearch, Shortlist, equal_to_first, fastest_of, search
 from simulator.search.rules import RULES
 from simulator.search.space import PricedLayout, Query, Space, balanced_cut
@@ -161,7 +161,7 @@ def test_a_switch_is_advised_where_every_kind_of_device_has_its_kernels(
     groups = tuple(NodeGroup(load_hardware(kind), 8) for kind in kinds)
     precision = "fp16" if {"t4", "v100-sxm-32g"} & {*kinds} else "bf16"
     scenario = replace(scenario_of(small_moe(), kinds[0], devices=16, precision=precision), groups=groups)
-    assert has_kernels(scenario, name, value) == known
+    assert suits(scenario, name, value) == known
 
 
 def test_a_search_goes_on_from_where_something_fits() -> None:

@@ -409,6 +409,9 @@ def _norm_bytes(pricing: Pricing, kind: LayerKind) -> Array | float:
     and, in a backward pass, the gradients that came first, but nothing that later operations save.
     """
     scenario, conditions = pricing.scenario, conditions_of(pricing.scenario)
+    operations = layer_operations(conditions, kind)
+    if not (magnified := decomposed(conditions, operations)):
+        return 0.0
     most, later = 0.0 * tokens_per_device(pricing), 0.0 * tokens_per_device(pricing)
     (width, narrow, copied, saved), element = decomposing(conditions), element_bytes(scenario)
     full, dropped = pricing.recomputes("full"), scenario.framework.adapter_dropout == "before"
@@ -417,8 +420,6 @@ def _norm_bytes(pricing: Pricing, kind: LayerKind) -> Array | float:
     read = source + width * (width > element) * (dropped + (narrow < width and not scenario.framework.quantised_base))
     came = (full & scenario.framework.recompute_stops_early) * (1.0 + (width > element)) * width
     beside = ((1.0 + full) * element + source) * scenario.model.hidden_size * extent(pricing, "sequence")
-    operations = layer_operations(conditions, kind)
-    magnified = decomposed(conditions, operations)
     for operation in reversed(operations):
         for weight in (each for each in operation.weights if each in magnified):
             (inputs, outputs), last = local_sides(pricing, weight), not later.any()

@@ -270,8 +270,8 @@ def decomposing(conditions: Conditions) -> tuple[float, float, bool, float]:
 
 def puts_out_wide(conditions: Conditions) -> bool:
     """Return whether products over a quantised base read fp32 as autocast has it (M36), or magnitudes make it (M42)."""
-    (width, narrow, *_), framework = decomposing(conditions), conditions.framework
-    magnified = framework.decomposed_adapters != "none" and width > narrow
+    framework = conditions.framework
+    magnified = framework.decomposed_adapters != "none" and adapter_bytes(conditions) > decomposing(conditions)[1]
     return framework.quantised_base and (casts_listed(conditions)[1] or magnified)
 
 

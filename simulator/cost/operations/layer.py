@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -27,7 +26,7 @@ from simulator.cost.operations.blocks import (
     residual,
 )
 from simulator.cost.operations.feed_forward import dense, experts, experts_beside, hashed_experts, linear
-from simulator.cost.operations.record import Amount, Conditions, Operation, OperationGroup, Saved, Spread, moved
+from simulator.cost.operations.record import Amount, Conditions, Operation, OperationGroup, Saved, moved, summed
 from simulator.cost.operations.recurrent import filtered, gated_delta, kimi_delta, lightning, mamba, selective_scan
 from simulator.question.specs.model import FeedForward, LayerKind, Mixer
 
@@ -221,15 +220,16 @@ def _adapters(conditions: Conditions, kind: LayerKind, others: tuple[Operation, 
     hidden, dropout, sharing = float(model.hidden_size), framework.adapter_dropout, framework.shared_adapters
     places = {name: float(adapts(conditions, "attention_projection", name)) for name in ("q", "k", "v", "o")}
     dense = kind.feed_forward in ("gated", "plain")
-    into, down = (float(dense * adapts(conditions, "feed_forward", name)) for name in ("up", "down"))
-    products = into * (1.0 + (kind.feed_forward == "gated"))
+    gate, up, down = (float(dense * adapts(conditions, "feed_forward", name)) for name in ("gate", "up", "down"))
+    products = gate * (kind.feed_forward == "gated") + up
     heads, output = places["q"] + places["k"] + places["v"], places["o"] * float(model.query_width)
-    groups = min(heads, 1.0) + places["o"] + 2.0 * (framework.adapter_targets == "all" or into)
+    groups = min(heads, 1.0) + places["o"] + 2.0 * (framework.adapter_targets == "all" or products > 0.0)
     saved = [Saved("adapter_inner", groups * element * float(conditions.lora_rank), "whole")]
     inner = down * model.intermediate_size
     # Adapters that read the layer's input, and the feed-forward part's.
     joint = sharing in ("attention", "true") or framework.joint_adapters != "none"
-    reads, entered = min(heads, 1.0) if joint else heads, into if sharing in ("network", "true") else products
+    reads = min(heads, 1.0) if joint else heads
+    entered = min(products, 1.0) if sharing in ("network", "true") else products
     cast = input_casts(conditions)
     casts = "each" if dropout == "before" else cast
     if casts != "none":
@@ -251,9 +251,7 @@ def _adapters(conditions: Conditions, kind: LayerKind, others: tuple[Operation, 
         outputs += products * model.intermediate_size
         saved.append(Saved("adapter_output_masks", (places["o"] + down) * hidden, "sequence"))
         saved.append(Saved("adapter_inner_masks", outputs, "tensor"))
-    widths = Counter[Spread]()
-    for weight in decomposed(conditions, others):
-        widths[weight.output_spread] += weight.outputs
+    widths = summed(Amount(float(each.outputs), each.output_spread) for each in decomposed(conditions, others))
     # DoRA's magnitudes multiply outputs of base and adapter; what is dropped the base multiplies as adapters do (M42).
     number, dropped = element if framework.autocast else adapter_bytes(conditions), multiplies_dropped(conditions)
     for spread, width in widths.items():

@@ -324,7 +324,7 @@ def adapters_of(conditions: Conditions, operations: tuple[Operation, ...], below
     """
     rank, result = conditions.lora_rank or 0, WeightTotals()
     magnitudes = float(conditions.framework.decomposed_adapters != "none")
-    for operation, weight, leads in adapted(conditions, operations):
+    for operation, weight, leads in adapted(conditions, operations) if rank else ():
         first, second = (float(rank * side) for side in (weight.inputs, weight.outputs))
         first = 0.0 if not leads or first >= below else first * weight.copies
         second = 0.0 if second >= below else second * weight.copies

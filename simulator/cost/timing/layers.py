@@ -235,7 +235,7 @@ def _compute(pricing: Pricing, work: Work) -> _Compute:
         adapters = np.add(*product_flops(pricing, work.adapters)) / gemm_rate(pricing.scenario)
     rate = memory_rate(pricing.scenario)
     forward, (before, anew) = total(pricing, work.moved) / rate, dequantised_seconds(pricing, work)
-    norms, dropped = decomposed_seconds(pricing, work)
+    norms, dropped = decomposed_seconds(pricing, work) if work.decomposed else (0.0, 0.0)
     backward = 2.0 * forward + total(pricing, work.moved_backward) / rate
     return _Compute(
         dense=summed_products(pricing, work.shapes),

@@ -256,7 +256,10 @@ def _compiled(arguments: Arguments) -> dict[str, str]:
 
 
 def _precision(arguments: Arguments) -> str | None:
-    if "float8" in (arguments.text("precision", "model.converters") or ""):
+    converters = arguments.text("precision", "model.converters") or ""
+    if re.search(r"\bmx\b", converters):
+        arguments.not_modelled("converters: products in MX formats are not priced", "model.converters")
+    if "float8" in converters:
         return "fp8"
     kind = arguments.text("precision", "training.mixed_precision_param") or "bfloat16"
     if kind == "float32":

@@ -168,10 +168,6 @@ MomentDType = Literal["fp32", "bf16", "fp8"]
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp8": 1}
 
 
-_JOINED: Final = ("false", "network", "attention", "mixers", "gates", "true")
-_TARGETS: Final = ("q+k+v+o+gate+up+down+head",)
-
-
 class FrameworkProfile(Switches, kw_only=True):
     """Switches of one framework; `simulate frameworks` lists them with these descriptions."""
 
@@ -270,9 +266,11 @@ class FrameworkProfile(Switches, kw_only=True):
     saves_on_host: str = switch(default="none", choices=("none", "weights", "state"), moves=("host",))
     loads_on_host: str = switch(default="none", choices=("none", "sharded", "always"), moves=("host",))
     fused_projections: bool = switch(default=True)
-    shared_adapters: str = switch(default="false", choices=_JOINED)
+    shared_adapters: str = switch(default="false", choices=("false", "network", "attention", "mixers", "gates", "true"))
     joint_adapters: str = switch(default="none", choices=("none", "whole", "padded"), moves=("memory", "host"))
-    adapter_targets: str = switch(default="all", choices=(*_TARGETS, "all", "attention", "query_value"))
+    adapter_targets: str = switch(
+        default="all", choices=("q+k+v+o+gate+up+down+head", "all", "attention", "query_value")
+    )
     expert_adapters: str = switch(default="true", choices=("false", "router", "true"))
     merged_expert_adapters: str = switch(default="none", choices=("none", "folded", "added"))
     decomposed_adapters: str = switch(default="none", choices=("none", "joint", "apart"))

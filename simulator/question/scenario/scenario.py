@@ -137,12 +137,8 @@ class Scenario(Workload, kw_only=True):
             case = ReleaseCase(*about, self.lora_rank is not None)
             object.__setattr__(self, "framework", with_release(self.framework, case))
         object.__setattr__(self, "framework", _first_of_equals(self.framework))
-        if self.lora_rank is not None and self.lora_rank > self.model.hidden_size:
-            raise InputError(f"lora_rank {self.lora_rank}: must be at most the hidden size {self.model.hidden_size}")
-        decomposed = self.lora_rank is not None and self.framework.decomposed_adapters == "apart"
-        if decomposed and self.model.is_moe and merges_experts(self.framework):  # peft 0.21, ParamWrapper
-            other = "merged_expert_adapters=none or adapter_targets=attention"
-            raise InputError(f"--option decomposed_adapters=apart: peft has none for experts of one parameter: {other}")
+        if self.lora_rank is not None:
+            self._check_adapters(self.lora_rank)
         if self.groups and sum(group.devices for group in self.groups) != self.devices:
             raise InputError(f"devices {self.devices}: the node groups add up to another number")
         per_node = self.hardware.devices_per_node
@@ -150,6 +146,16 @@ class Scenario(Workload, kw_only=True):
             raise InputError(
                 f"devices {self.devices}: more than one node of {self.hardware.name} means a multiple of {per_node}"
             )
+
+    def _check_adapters(self, rank: int) -> None:
+        decomposed = self.framework.decomposed_adapters
+        if rank > self.model.hidden_size:
+            raise InputError(f"lora_rank {rank}: must be at most the hidden size {self.model.hidden_size}")
+        if decomposed != "none" and "head" in self.framework.adapter_targets.split("+"):
+            raise InputError(f"--option decomposed_adapters={decomposed}: none is priced for the output layer, head")
+        if decomposed == "apart" and self.model.is_moe and merges_experts(self.framework):  # peft 0.21, ParamWrapper
+            other = "merged_expert_adapters=none or adapter_targets=attention"
+            raise InputError(f"--option decomposed_adapters=apart: peft has none for experts of one parameter: {other}")
 
     def _check_images(self, images: Images) -> None:
         model = self.model

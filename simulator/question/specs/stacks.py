@@ -64,17 +64,13 @@ def release_rows(stack: str) -> Iterator[dict[str, Any]]:
     table = Path(FRAMEWORK_FOLDER, STACK_FILES[stack]).parent.parent / "releases" / f"{stack.partition('@')[2]}.csv"
     if not table.exists():  # a year of a trainer has no recipes of its own
         return
-    files = {row["number"]: row["file"] for row in _files(table.parent)}
+    numbered = read_table(str(table), "files") if table.with_name("files.csv").exists() else ()
+    files = {row["number"]: row["file"] for row in numbered}
     for row in read_table(str(table), table.stem):
         files[""] = row["file"].rpartition(":")[0]
         lines: dict[str, str] = {}
         parts = {column: dict(_values(row[column], files, lines)) for column in ("layout", "switches")}
         yield {**row, **parts, "lines": lines}
-
-
-def _files(folder: Path) -> list[dict[str, str]]:
-    """Return the files that values of a folder's releases stand in, by number; none where each has its own alone."""
-    return read_table(str(folder / "x.csv"), "files") if (folder / "files.csv").exists() else []
 
 
 def _values(text: str, files: Mapping[str, str], lines: dict[str, str]) -> Iterator[tuple[str, str]]:
