@@ -152,7 +152,7 @@ def _explanation_sections(explanation: Explanation) -> Iterator[PageSection]:
     yield PageSection("Why", lines=[f"{cause}." for cause in explanation.causes])
     if explanation.changes:
         yield PageSection(single.changes_title(explanation), table=Table(*single.changes_cells(explanation)))
-    yield PageSection("How long a sequence may be", [single.longest_text(explanation)])
+    yield PageSection("How much this layout takes", [single.longest_text(explanation)])
 
 
 def _drawn(dots: int, ranking: Ranking) -> str:
