@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, groupby
 from types import MappingProxyType
@@ -172,11 +172,8 @@ def _distinct(candidates: Iterable[_Try]) -> list[_Try]:
     """Return each set of changes once, in its shortest wording."""
     by_need: dict[Any, _Try] = {}
     for candidate in candidates:
-        scenario = candidate.case.scenario
-        key = (candidate.case.layout, *_question(scenario))
-        known = by_need.get(key)
-        if known is None or len(" ".join(candidate.options)) < len(" ".join(known.options)):
-            by_need[key] = candidate
+        key = (candidate.case.layout, *_question(candidate.case.scenario))
+        by_need[key] = min(by_need.get(key, candidate), candidate, key=lambda tried: len(" ".join(tried.options)))
     return list(by_need.values())
 
 
@@ -187,14 +184,13 @@ def _question(scenario: Scenario) -> tuple[object, ...]:
 
 
 def _fitting(base: Estimate, marks: frozenset[Mark], gates: Gates, candidates: Iterable[_Try]) -> Iterator[Change]:
-    reference = base.throughput.tokens_per_second_per_device
     for (options, case, axes), bare in _within_memory(candidates):
         if not bare.memory.fits or findings(case.launch(marks), ()):
             continue
         # Intervals are costly: without this gate only shown changes get them.
         estimate = bare if gates.min_fit_probability is None else with_intervals(case.scenario, [bare])[0]
         if not gates.broken(estimate):
-            ratio = estimate.throughput.tokens_per_second_per_device / reference
+            ratio = estimate.throughput.tokens_per_second_per_device / base.throughput.tokens_per_second_per_device
             yield Change(options=options, estimate=estimate, speed_ratio=ratio, case=case, axes=axes)
 
 
@@ -266,12 +262,10 @@ def _with(  # noqa: PLR0913  what an option may change
         layout={name: Input(value, OPTION) for name, value in layout.items()},
         switches={name: Input(text, OPTION) for name, text in (switches or {}).items()},
     )
-    try:
+    with suppress(SimulateError):
         case = case_of(change.over(start.case.question), start.case)
-    except SimulateError:
-        return
-    if isinstance(case, Case):
-        yield _Try((*start.options, option), case, start.axes | axes)
+        if isinstance(case, Case):
+            yield _Try((*start.options, option), case, start.axes | axes)
 
 
 _TORCH_ALLOCATOR = ("megatron", "torch")  # frameworks that run on PyTorch
@@ -287,10 +281,9 @@ def _recompute(start: _Try) -> Iterator[_Try]:
     if layout.recompute_method != "uniform" or layout.recompute_layers != 1:
         option = "--recompute full --recompute-method uniform --recompute-layers 1"
         yield from _with(start, "recompute", option, full | {"recompute_method": "uniform", "recompute_layers": 1})
-    if start.case.scenario.framework.name != "megatron":
-        return
+    is_megatron = start.case.scenario.framework.name == "megatron"
     per_chunk = max(max(layout.stage_layers) // layout.virtual_stages, 1)
-    for layers in sorted({max(per_chunk * share // 4, 1) for share in (1, 2, 3)} - {per_chunk}):
+    for layers in sorted({max(per_chunk * share // 4, 1) for share in (1, 2, 3)} - {per_chunk}) if is_megatron else ():
         option = f"--recompute full --recompute-method block --recompute-layers {layers}"
         yield from _with(start, "recompute", option, full | {"recompute_method": "block", "recompute_layers": layers})
 
@@ -434,6 +427,8 @@ class Explanation(Tabular, Record, kw_only=True):
     """Smallest changes after which a failing layout passes, the fastest first."""
     longest_sequence: int | None
     """Tokens of the longest sequence with which this layout passes; None where none does."""
+    largest_micro_batch: int | None = None
+    """Sequences of the largest micro batch with which it passes, of those that divide a replica's; None where none."""
     min_fit_probability: float | None = None
     """Least probability to fit that passes; None without a calibration, or if 0 was asked for."""
     outcome: CheckOutcome | None = None
@@ -466,15 +461,21 @@ class Explanation(Tabular, Record, kw_only=True):
 
 def explain(case: Case, min_fit_probability: float) -> Explanation:
     """Explain a case; with a calibration, passing takes a probability to fit of `min_fit_probability`."""
-    estimate = estimate_of(case)
+    estimate, scenario, layout = estimate_of(case), case.scenario, case.layout
     known = estimate.memory.fit_probability is not None
     gates = Gates(min_fit_probability=min_fit_probability if known and min_fit_probability > 0 else None)
-    fine = passes(estimate, gates)
+    unit = math.lcm(2 * layout.context_parallel, layout.tensor_parallel)
+    unit *= max(1, 128 // unit)
+    lengths, sequences = range(unit, MOST_TOKENS + 1, unit), scenario.global_batch_size // layout.data_parallel
+    sizes = divisors(sequences, sequences)
     return Explanation(
         estimate=estimate,
         causes=tuple(causes(case, estimate)),
-        changes=() if fine else tuple(_changes(case, estimate, gates)),
-        longest_sequence=_longest_sequence(case, gates),
+        changes=() if passes(estimate, gates) else tuple(_changes(case, estimate, gates)),
+        longest_sequence=_most(lengths, lambda tokens: replace(case, scenario=scenario.of_length(tokens)), gates),
+        largest_micro_batch=_most(
+            sizes, lambda size: replace(case, layout=replace(layout, micro_batch_size=size)), gates
+        ),
         min_fit_probability=gates.min_fit_probability,
     )
 
@@ -598,19 +599,16 @@ def _logits(case: Case, _stage: StageMemory, size: str) -> Iterator[str]:
     yield f"the last stage holds {words}{at_once}: {size}"
 
 
-def _longest_sequence(case: Case, gates: Gates) -> int | None:
-    """Return the most tokens with which this layout passes, a multiple that its sizes divide; None for none."""
-    layout = case.layout
-    unit = math.lcm(2 * layout.context_parallel, layout.tensor_parallel)
-    unit *= max(1, 128 // unit)
+def _most(values: Sequence[int], changed: Callable[[int], Case], gates: Gates) -> int | None:
+    """Return the last of ascending values with which a case passes; None for none. What is refused does not pass."""
 
-    def fits(units: int) -> bool:
-        scenario = case.scenario.of_length(units * unit)
-        try:
+    def fits(count: int) -> bool:
+        with suppress(SimulateError):
+            case = changed(values[count - 1])
             # What is open only adds needs that may not fit, and costs up to twenty prices.
-            alone, other = estimate_layout(scenario, layout), replace(case, scenario=scenario)
-            return passes(alone, gates) and passes(estimate_of(other, in_short="fits"), gates)
-        except SimulateError:
-            return False
+            alone = estimate_layout(case.scenario, case.layout)
+            return passes(alone, gates) and passes(estimate_of(case, in_short="fits"), gates)
+        return False
 
-    return largest(fits, MOST_TOKENS // unit) * unit or None
+    most = largest(fits, len(values))
+    return values[most - 1] if most else None

@@ -49,6 +49,7 @@ from simulator.search.space import MIN_FIT_PROBABILITY, Counts, OverOpen, Priced
 
 _SEARCHED = "no layout was said: the fastest that is likely to fit is taken"
 _NEAREST = "no layout was said, and none is likely to fit: this one is the nearest"
+_LIKELIER = "no layout was said, and none is likely to fit: one that may is taken"
 _NEAR = 3  # number of best layouts to try first in fp8 and on other stacks
 _WITH_DEFAULT = ("hardware", "nodes", "seq_length", "global_batch_size", "precision", "framework")
 
@@ -88,7 +89,7 @@ def _of_one_memory(case: Case, *, in_short: str = "") -> Estimate:
     if case.question.layout_is_searched:
         known, chance = judged.provenance, judged.memory.fit_probability
         unlikely = judged.verdict != "fits" or (chance is not None and chance < MIN_FIT_PROBABILITY)
-        note = _NEAREST if unlikely else _SEARCHED
+        note = (_LIKELIER if judged.verdict in ("fits", "depends") else _NEAREST) if unlikely else _SEARCHED
         judged = replace(judged, provenance=replace(known, cautions=(note, *known.cautions)))
     return replace(judged, question=case.question.with_layout(case.layout, FOLLOWS))
 

@@ -34,7 +34,7 @@ from simulator.errors import InputError, SimulateError, UnsupportedError, check_
 from simulator.evidence.cluster import cluster, device_kinds
 from simulator.files import DATA_FOLDERS, data_folder, write_file, writing
 from simulator.question.frameworks.stacks import framework, stack_for
-from simulator.question.question import question_of
+from simulator.question.question import framework_following, question_of
 from simulator.question.scenario.complete import KEYS, named
 from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS, LISTS, check_count, check_share
 from simulator.question.scenario.layout import BY_NAME, Layout, layout_object
@@ -141,7 +141,8 @@ def _grid(mapping: Mapping[Any, Any], where: str) -> QuestionGrid:
     if "model" not in mapping:
         raise InputError(f"{where}: needs a model, or a list of them")
     # The length of a sequence follows from each model, the batch from what is trained, the precision from each device.
-    following = ("seq_length", "global_batch_size", "precision", "batching", "survive")
+    following = {"seq_length", "global_batch_size", "precision", "batching", "survive"}
+    following |= set() if {"method", "stack"}.isdisjoint(mapping) else {"framework"}
     defaults = {name: value for name, value in DEFAULTS.items() if value is not None and name not in following}
     inputs = {**defaults, **mapping}
     grid = {name: _values(name, inputs[name], f"{where}: {name}") for name in KEYWORDS if name in inputs}
@@ -150,9 +151,11 @@ def _grid(mapping: Mapping[Any, Any], where: str) -> QuestionGrid:
             _check(f"{where}: {name}", _CHECKS[name], value)
     if all(any(size is not None for size in grid.get(name, ())) for name in ("nodes", "devices")):
         raise InputError(f"{where}: nodes and devices exclude each other: give one")
-    for kind, options in cartesian(grid["framework"], grid.get("options", ())):
+    stated = [{"stack": stack, "method": mapping.get("method")} for stack in grid.get("stack", (None,))]
+    kinds = grid.get("framework") or {framework_following(each) or DEFAULTS["framework"] for each in stated}
+    for kind, options in cartesian(kinds, grid.get("options", ())):
         _check(f"{where}: options", partial(framework, kind), options)
-    for kind, stack in cartesian(grid["framework"], grid.get("stack", ())):
+    for kind, stack in cartesian(grid.get("framework", ()), grid.get("stack", ())):
         _check(f"{where}: stack", partial(stack_for, kind), stack)
     for machines, calibration in cartesian(grid["hardware"], grid.get("calibration", ())):
         _check(f"{where}: calibration", partial(cluster, machines, None, None), calibration)
@@ -217,9 +220,6 @@ SweepOutcome = Literal["fits", "risky", "starved", "does_not_fit", "depends", "n
 nobody said; no layout keeps the rules; the question cannot be priced; a defect of the simulator, to be reported. With
 the first five the row has a layout."""
 OUTCOMES: tuple[SweepOutcome, ...] = get_args(SweepOutcome)
-_TEXTS = frozenset(
-    {"model", "hardware", "precision", "framework", "options", "stack", "calibration", "layout", "lengths", "images"}
-)
 _KINDS = {"flag": bool, "count": int, "number": int}
 _FIGURES = (
     *("tokens_per_second", "mfu", "causal_mfu", "step_seconds", "step_seconds_low", "step_seconds_high"),
@@ -227,8 +227,7 @@ _FIGURES = (
 )
 COLUMNS: Mapping[str, type] = {
     "question": int,
-    **{name: str if name in _TEXTS else int for name in KEYWORDS},
-    "batching": str,
+    **{name: int if name in BY_INPUT and BY_INPUT[name].kind == "count" else str for name in KEYWORDS},
     "survive": float,
     "outcome": str,
     "reason": str,
@@ -566,6 +565,7 @@ def _cells(estimate: Estimate) -> dict[str, Any]:
             for key, cell in layout_object(estimate.layout).items()
         },
         "devices": estimate.devices,  # where nodes were asked for
+        "framework": estimate.framework,
         "seq_length": estimate.seq_length,
         "precision": estimate.precision,
         "tokens_per_second": speed.tokens_per_second_per_device * estimate.devices,

@@ -198,7 +198,7 @@ def question_of(
         fields = {name: tuple(x) if isinstance(x, _SETS) else (x,) for name, x in fields.items()}
     if "lengths" in stated and "seq_length" in stated:
         raise InputError(f"lengths and seq_length {stated['seq_length']} exclude each other: give one")
-    framework, trained = _framework(stated), _trained(stated, origin)
+    framework, trained = framework_following(stated), _trained(stated, origin)
     trains = stated.get("framework", framework or "")
     switches = _switches(stated.pop("options", {}), stated.pop("optimizer", None), trains, origin)
     replaced = stated.pop("model_fields", {})
@@ -251,7 +251,7 @@ def _plain(name: str, value: Any) -> Any:
         raise InputError(f"{name}: {error}") from error
 
 
-def _framework(stated: Mapping[str, Any]) -> str | None:
+def framework_following(stated: Mapping[str, Any]) -> str | None:
     """Return the framework that follows from other values: of a named stack, else of a method."""
     return framework_of(str(stated.get("stack"))) or (None if stated.get("method") is None else METHOD_FRAMEWORK)
 
@@ -272,7 +272,7 @@ def _trained(stated: dict[str, Any], origin: Callable[[str], Origin]) -> dict[st
         stated["options"] = {"quantised_base": "true", **(stated.get("options") or {})}
     if "lora_rank" in stated:
         return {}
-    rank = usual_rank(stated.get("framework") or _framework(stated) or METHOD_FRAMEWORK, stated.get("stack"))
+    rank = usual_rank(stated.get("framework") or framework_following(stated) or METHOD_FRAMEWORK, stated.get("stack"))
     return {"lora_rank": Input(rank, origin("method"))}
 
 

@@ -22,6 +22,7 @@ from simulator.question.frameworks.stacks import (
     OFFLOAD_STACK,
     decided_by,
     lacking,
+    of_code,
     set_by_stacks,
     suggested,
     usual_rank,
@@ -446,8 +447,7 @@ def _on_more_devices(query: Query) -> OpenSearch | None:
     """
     per_node, devices = query.scenario.hardware.devices_per_node, query.scenario.devices
     nodes = devices // per_node
-    larger = 8 if absent_sizes(query.scenario, query.question) else 64
-    most = min(max(nodes, 1) * larger, MOST_DEVICES // per_node)
+    most = min(max(nodes, 1) * (8 if absent_sizes(query.scenario, query.question) else 64), MOST_DEVICES // per_node)
 
     part = fewest_of(doubled(devices * 2, per_node - 1), lambda count: _passing(_with(query, devices=count)), devices)
     return part or fewest_of(doubled(max(nodes, 1) * 2, most), lambda count: _passing(on_nodes(query, count)), nodes)
@@ -479,7 +479,7 @@ def _assumed(base: Priced, estimate: Estimate, options: Collection[str]) -> Iter
     for name, values in set_by_stacks(profile.name).items():
         value = getattr(profile, name)
         other = next((tried for tried in values if tried != value), None)
-        if name in options or other is None or not suits(scenario, name, other):
+        if name in options or other is None or name in of_code(profile.stack) or not suits(scenario, name, other):
             continue
         changed = price(base.pricing.switched({name: other}))
         refused = any(rule.broken(changed.pricing).any() for rule in RULES)

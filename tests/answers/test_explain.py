@@ -121,6 +121,18 @@ def test_the_longest_sequence_is_the_longest(least: float) -> None:
     assert beyond["verdict"] != "fits" or beyond["memory"]["fit_probability"] < least
 
 
+@pytest.mark.parametrize("stack", ["trl", "unsloth"])
+def test_the_largest_micro_batch_is_the_largest(stack: Any) -> None:
+    card: dict[str, Any] = {"model": "qwen3-8b", "method": "qlora", "hardware": "rtx-4090", "devices": 1}
+    said: dict[str, Any] = {**card, "stack": stack, "recompute": "full", "offload": "none"}
+    largest = simulator.explain(**said, micro_batch_size=1).largest_micro_batch
+    assert largest is not None
+    chances = [simulator.estimate(**said, micro_batch_size=n).memory.fit_probability for n in (largest, 2 * largest)]
+    assert chances[0] is not None
+    assert chances[1] is not None
+    assert chances[0] >= 0.95 > chances[1]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

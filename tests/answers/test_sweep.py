@@ -31,6 +31,18 @@ from tests.runner.trees import PATIENCE_SECONDS, none_left, processes_with, unti
 ONE: dict[str, Any] = {"model": "llama3.2-1b", "hardware": "h20", "devices": 2, "global_batch_size": 8}
 
 
+def test_the_framework_follows_from_a_method_or_a_stack() -> None:
+    """As in `simulate estimate`: a row is what that command answers."""
+    card: dict[str, Any] = {"model": "qwen3-0.6b", "hardware": "rtx-4090", "devices": 1}
+    (row,) = simulator.sweep(card | {"method": "lora"}, workers=1).rows()
+    alone = simulator.estimate(**card, method="lora")
+    assert (row["framework"], row["device_bytes"]) == ("torch", alone.memory.device_bytes)
+    named = simulator.sweep(card | {"stack": ["trl", "nvidia-recipes"]}, workers=1).rows()
+    assert [row["framework"] for row in named] == ["torch", "megatron"]
+    with pytest.raises(InputError, match="options"):
+        simulator.sweep(card | {"method": "lora", "options": {"tp_overlap": "true"}})
+
+
 def test_questions_are_the_product_of_the_lists_of_each_block() -> None:
     found = questions_of([{"model": ["llama3.2-1b", "llama3.1-8b"], "nodes": [1, 2, 4]}, {"model": "llama3.1-8b"}])
     assert len(found) == 7

@@ -403,12 +403,23 @@ def test_who_fine_tunes_has_the_workload_of_fine_tuning(method: Any) -> None:
     assert (trained.seq_length, trained.global_batch_size) == (8192, 1024)
 
 
+@pytest.mark.parametrize("stack", ["torchtune", "unsloth"])
+def test_what_has_no_deepspeed_leaves_none_of_it_open(stack: Any) -> None:
+    found = simulator.estimate(
+        model="llama3.1-8b", method="full", hardware="h100-sxm-80g", devices=1, stack=stack, micro_batch_size=1
+    )
+    assert found.open is not None
+    names = {each.switch for each in found.open.switches} | {each.switch for each in found.assumed}
+    assert names.isdisjoint({"reduction_parameters", "step_parameters", "live_parameters"})
+
+
 def test_where_none_is_likely_the_likeliest_is_shown() -> None:
     """A micro batch of 2 is faster and fits with 55 %, one of 1 with 83."""
     asked: dict[str, Any] = {"model": "llama3.1-8b", "method": "lora", "hardware": "rtx-4090", "devices": 1}
     ranking, shown = simulator.rank(**asked), simulator.estimate(**asked)
     assert not ranking.estimates
     assert ranking.risky[0].layout == shown.layout
+    assert shown.provenance.cautions[0].endswith("none is likely to fit: one that may is taken")
     chances = [each.memory.fit_probability or 0.0 for each in ranking.risky]
     assert 0.8 <= chances[0] == max(chances) < 0.95
     assert len(chances) > 1

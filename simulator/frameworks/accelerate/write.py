@@ -133,7 +133,8 @@ def _sharding(profile: FrameworkProfile, layout: Layout, *, adapters: bool) -> I
         message = ", ".join(f"{name}={str(value).lower()}" for name, value in zip(_TYPES, _ENGINE, strict=True))
         raise UnsupportedError(f"{_TITLE} shards by FSDP (--stack default), or by DeepSpeed (--option {message})")
     if layout.offload != "none":
-        raise UnsupportedError(f"--offload {layout.offload}: FSDP has no word for it (--stack deepspeed)")
+        other = "--stack deepspeed" if layout.offload.startswith("optimizer") else "--offload none"
+        raise UnsupportedError(f"--offload {layout.offload}: {_TITLE} has no word for it ({other})")
     if layout.zero_stage == 0 and (layout.devices == 1 or not profile.limits.zero_stage):
         return
     if layout.zero_stage not in (2, 3):

@@ -109,7 +109,7 @@ def estimate_page(estimate: Estimate, shown: Presentation) -> str:
 def ranking_page(ranking: Ranking, shown: Presentation) -> str:
     """Return the page of a ranking. Raises UnsupportedError without plotly."""
     title, whole = ranks.ranking_question(ranking), replace(shown, verbosity=1, colour=False)
-    estimates = ranking.estimates or tuple(filter(None, [ranking.nearest])) or ranking.risky or ranking.starved
+    estimates = ranking.estimates or ranking.risky or ranking.starved or tuple(filter(None, [ranking.nearest]))
     if not estimates:
         lead, *notes = [*ranks.miss_lines(ranking, whole), *ranks.ranking_footer(ranking, whole)]
         return page_html(shown, title, lead, (), {}, notes=notes)
@@ -138,11 +138,8 @@ def ranking_page(ranking: Ranking, shown: Presentation) -> str:
         *([PageSection("What would help", table=remedies)] if ranking.remedies else []),
         *_curve_sections(curves, points, "the best layout of each; where none is likely enough to fit there is a gap"),
     ]
-    lead = "; ".join(ranks.miss_lines(ranking, whole))
-    if ranking.estimates:
-        lead = " ".join(
-            [ranks.fastest_line(estimates[0], shown), *say.caution_lines(estimates[0]), *ranks.equal_lines(ranking)]
-        )
+    best = [ranks.fastest_line(estimates[0], shown), *say.caution_lines(estimates[0]), *ranks.equal_lines(ranking)]
+    lead = " ".join(best) if ranking.estimates else "; ".join(ranks.miss_lines(ranking, whole))
     notes = [*ranks.ranking_footer(ranking, whole), *answer_sources(estimates[0], shown)]
     return page_html(shown, title, lead, sections, figures, layouts=panels, notes=notes)
 
@@ -152,7 +149,7 @@ def _explanation_sections(explanation: Explanation) -> Iterator[PageSection]:
     yield PageSection("Why", lines=[f"{cause}." for cause in explanation.causes])
     if explanation.changes:
         yield PageSection(single.changes_title(explanation), table=Table(*single.changes_cells(explanation)))
-    yield PageSection("How long a sequence may be", [single.longest_text(explanation)])
+    yield PageSection("How much this layout takes", [single.longest_text(explanation)])
 
 
 def _drawn(dots: int, ranking: Ranking) -> str:

@@ -173,8 +173,7 @@ def explain_table(explanation: Explanation, shown: Presentation) -> str:
     outcome, full = explanation.outcome or "", shown.full
     about = shown.prose(say.about_lines(estimate, colour=shown.colour, full=full, outcome=outcome))
     about += f"\n{shown.sentences(explanation.bounds)}" if explanation.bounds else ""
-    question = shown.question_block(estimate_question(estimate))
-    blocks = [f"{question}\n{about}", *explanation_blocks(explanation, shown)]
+    blocks = [f"{shown.question_block(estimate_question(estimate))}\n{about}", *explanation_blocks(explanation, shown)]
     if shown.verbosity >= 0:
         rests_on = [*provenance_lines(estimate, shown)] if shown.full else [basis_line(estimate), _NEXT_OF_EXPLANATION]
         blocks[-1] += "\n" + shown.prose([*_contributions(estimate, full=shown.full), *rests_on])
@@ -200,7 +199,7 @@ def explanation_blocks(explanation: Explanation, shown: Presentation) -> Iterato
         yield shown.titled(changes_title(explanation) + which, table)
     elif not explanation.passes:
         yield shown.sentences([f"{changes_title(explanation)}: nothing that was tried."])
-    yield shown.sentences([longest_text(explanation)])
+    yield shown.prose([longest_text(explanation)])
 
 
 _MOST_CONTRIBUTIONS = 3  # contributions to a range that a first screen names
@@ -275,9 +274,10 @@ def changes_cells(explanation: Explanation) -> tuple[list[str], list[list[str]]]
 
 
 def longest_text(explanation: Explanation) -> str:
-    """Return a sentence on the longest sequence."""
-    longest = "none" if explanation.longest_sequence is None else f"{say.grouped(explanation.longest_sequence)} tokens"
-    return f"Longest sequence that fits with this layout: {longest}."
+    """Return a sentence on the longest sequence and the largest micro batch."""
+    length, batch = explanation.longest_sequence, explanation.largest_micro_batch
+    most = "none" if length is None else f"{say.grouped(length)} tokens"
+    return f"Longest sequence that fits this layout: {most}{f'; largest micro batch: {batch}' if batch else ''}."
 
 
 _ALWAYS = ("tensor_parallel", "pipeline_parallel", "data_parallel")
