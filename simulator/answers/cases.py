@@ -14,7 +14,7 @@ from simulator.errors import InputError
 from simulator.evidence.cluster import cluster, device_kinds
 from simulator.question.frameworks import stacks
 from simulator.question.origin import Remark, Severity, option_for
-from simulator.question.question import SEARCH, Question, tuning_workload
+from simulator.question.question import SEARCH, Question, usual_workload
 from simulator.question.recipe import A_NODE, Recipe
 from simulator.question.scenario.complete import KEYS, NAMES, OPTIONS, Wording, devices_taken, resolve
 from simulator.question.scenario.inputs import BY_INPUT, DEFAULT_WORKLOAD, WORKLOAD, InputSetting
@@ -145,10 +145,7 @@ def scenario_of(question: Question, *, recommended: bool = False) -> Scenario:
         devices = None if any(isinstance(size, tuple) for size in sizes) else devices_taken(question.layout_values)
     machines = cluster(question.value("hardware"), question.stated("nodes"), devices, question.stated("calibration"))
     model, workload = question_model(question), {setting.name: question.value(setting.name) for setting in WORKLOAD}
-    if "lora_rank" in question.inputs:
-        workload |= tuning_workload(question, model)
-    if question.stated("seq_length") is None:
-        workload["seq_length"] = min(workload["seq_length"], model.longest_sequence or workload["seq_length"])
+    workload |= usual_workload(question, model, tunes="lora_rank" in question.inputs)
     if question.stated("precision") is None:
         workload["precision"] = usual_precision([group.hardware for group in machines.groups] or [machines.hardware])
     lengths = lengths_of(question, model)

@@ -11,7 +11,7 @@ from simulator.answers.ranking import query_of
 from simulator.errors import InputError, UnsupportedError
 from simulator.question.frameworks.stacks import ADAPTER_STACK, METHOD_FRAMEWORK, usual_rank
 from simulator.question.frameworks.stacks import framework as framework_profile
-from simulator.question.question import SEARCH, Question, tuning_workload
+from simulator.question.question import SEARCH, Question, usual_workload
 from simulator.question.specs.catalogue import load_hardware
 from simulator.question.specs.names import hardware_names
 from simulator.question.vocabulary import TuningMethod
@@ -59,7 +59,7 @@ def enough(
         question = question.changed(SEARCH, framework=METHOD_FRAMEWORK, stack=ADAPTER_STACK)
     profile = framework_profile(question.value("framework"), question.options, question.stated("stack"))
     if profile.limits.trains_adapters:  # every method has one workload
-        question = question.changed(SEARCH, **tuning_workload(question, question_model(question)))
+        question = question.changed(SEARCH, **usual_workload(question, question_model(question), tunes=True))
     ask = partial(query_of, space=space, min_fit_probability=min_fit_probability)
     names = [name for name in hardware_names() if name != "local-cpu"]
     for position, name in enumerate(names):

@@ -281,9 +281,10 @@ def _recompute(start: _Try) -> Iterator[_Try]:
     if layout.recompute_method != "uniform" or layout.recompute_layers != 1:
         option = "--recompute full --recompute-method uniform --recompute-layers 1"
         yield from _with(start, "recompute", option, full | {"recompute_method": "uniform", "recompute_layers": 1})
-    is_megatron = start.case.scenario.framework.name == "megatron"
+    if start.case.scenario.framework.name != "megatron":
+        return
     per_chunk = max(max(layout.stage_layers) // layout.virtual_stages, 1)
-    for layers in sorted({max(per_chunk * share // 4, 1) for share in (1, 2, 3)} - {per_chunk}) if is_megatron else ():
+    for layers in sorted({max(per_chunk * share // 4, 1) for share in (1, 2, 3)} - {per_chunk}):
         option = f"--recompute full --recompute-method block --recompute-layers {layers}"
         yield from _with(start, "recompute", option, full | {"recompute_method": "block", "recompute_layers": layers})
 

@@ -39,6 +39,7 @@ from simulator.search.rank import (
     best_of,
     equal_to_first,
     fastest_of,
+    less_likely,
     nearest_of,
     progress_part,
     search,
@@ -148,7 +149,7 @@ def _ranked(query: Query, top: int, progress: Progress | None, *, variants: bool
             f"devices, with at most {query.scenario.model.num_hidden_layers} pipeline ranks"
         )
     risky = searched.risky
-    if risky and not searched.fastest and (likeliest := nearest_of(query)) is not None:
+    if risky and not searched.fastest and (likeliest := less_likely(query)) is not None:
         first = (likeliest.layout, likeliest.query.chosen)
         risky = (likeliest, *(each for each in risky if (each.layout, each.query.chosen) != first))
     shown = (searched.fastest, risky, searched.starved)

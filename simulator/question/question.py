@@ -16,7 +16,7 @@ from simulator.question.frameworks.stacks import METHOD_FRAMEWORK, current_switc
 from simulator.question.origin import ARGUMENT, NOBODY, Input, Origin
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.complete import NAMES, Wording, layout_fields
-from simulator.question.scenario.inputs import BY_INPUT, TUNING_WORKLOAD, WORKLOAD
+from simulator.question.scenario.inputs import BY_INPUT, DEFAULT_WORKLOAD, TUNING_WORKLOAD, WORKLOAD
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout, pipeline_shape
 from simulator.question.scenario.lengths import Lengths
 from simulator.question.specs.model import ModelSpec
@@ -366,9 +366,13 @@ def _tensor_parallel(base: Mapping[str, Any], fields: dict[str, Any], recipe: Re
         fields.setdefault("expert_tensor_parallel", tensor)
 
 
-def tuning_workload(question: Question, model: ModelSpec) -> dict[str, int]:
-    """Return the workload of fine-tuning that nobody said; a recipe, lengths and images say theirs."""
-    length, batch = (TUNING_WORKLOAD[name] for name in ("seq_length", "global_batch_size"))
-    workload = {"seq_length": min(length, model.longest_sequence or length), "global_batch_size": batch}
-    said = {*question.inputs} | ({"seq_length"} if {"lengths", "images"} & question.inputs.keys() else set())
-    return {} if question.recipe is not None else {name: x for name, x in workload.items() if name not in said}
+def usual_workload(question: Question, model: ModelSpec, *, tunes: bool) -> dict[str, int]:
+    """Return the sequence and the batch that nobody said, no longer than the model's longest; a recipe says its own.
+
+    Where a run `tunes` they are those of fine-tuning, unless lengths or images say the sequence.
+    """
+    usual: Mapping[str, int] = TUNING_WORKLOAD if tunes else DEFAULT_WORKLOAD
+    length = (usual if {"lengths", "images"}.isdisjoint(question.inputs) else DEFAULT_WORKLOAD)["seq_length"]
+    workload = {**usual, "seq_length": min(length, model.longest_sequence or length)}
+    said = {*question.inputs, *(("seq_length",) if "lengths" in question.inputs else ())}
+    return {name: workload[name] for name in TUNING_WORKLOAD if name not in said and question.recipe is None}

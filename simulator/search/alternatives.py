@@ -29,7 +29,7 @@ from simulator.question.frameworks.stacks import (
     with_usual_adapters,
 )
 from simulator.question.frameworks.stacks import framework as framework_profile
-from simulator.question.question import SEARCH, Question, tuning_workload
+from simulator.question.question import SEARCH, Question, usual_workload
 from simulator.question.scenario.inputs import MOST_DEVICES, check_count
 from simulator.question.scenario.layout import SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
@@ -431,7 +431,7 @@ def with_adapters(query: Query, rank: int | None, switches: Mapping[str, str]) -
     if profile.stack_assumed and (rank is not None or profile.name == METHOD_FRAMEWORK):
         stack = DEFAULT
     if rank is not None:
-        workload = {"lora_rank": rank, **tuning_workload(question, scenario.model)}
+        workload = {"lora_rank": rank, **usual_workload(question, scenario.model, tunes=True)}
         scenario, question = replace(scenario, **workload), question.changed(SEARCH, lora_rank=rank)
     options = {**query.options, **switches}
     if scenario.lora_rank is not None:
@@ -447,7 +447,8 @@ def _on_more_devices(query: Query) -> OpenSearch | None:
     """
     per_node, devices = query.scenario.hardware.devices_per_node, query.scenario.devices
     nodes = devices // per_node
-    most = min(max(nodes, 1) * (8 if absent_sizes(query.scenario, query.question) else 64), MOST_DEVICES // per_node)
+    larger = 8 if absent_sizes(query.scenario, query.question) else 64
+    most = min(max(nodes, 1) * larger, MOST_DEVICES // per_node)
 
     part = fewest_of(doubled(devices * 2, per_node - 1), lambda count: _passing(_with(query, devices=count)), devices)
     return part or fewest_of(doubled(max(nodes, 1) * 2, most), lambda count: _passing(on_nodes(query, count)), nodes)

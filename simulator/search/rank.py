@@ -290,14 +290,19 @@ class OpenSearch:
         return next(iter(shortlist.layouts), None)
 
 
+def less_likely(query: Query) -> PricedLayout | None:
+    """Return the fastest layout of the highest of `LESS_LIKELY` that any reaches; None where none does."""
+    levels = (level for level in LESS_LIKELY if level < query.min_fit_probability)
+    return next(filter(None, (best_of(replace(query, min_fit_probability=level)) for level in levels)), None)
+
+
 def nearest_of(query: Query) -> PricedLayout | None:
-    """Return the layout to show where none is likely enough: the fastest of the likeliest, or that needs least.
+    """Return the layout to show where none is likely enough: the likeliest that may fit, or that needs least.
 
     None where every layout breaks a rule.
     """
-    for level in LESS_LIKELY:
-        if level < query.min_fit_probability and (best := best_of(replace(query, min_fit_probability=level))):
-            return best
+    if (best := less_likely(query)) is not None:
+        return best
     searched = search(query, top=1, counted=not query.scenario.model.is_moe)
     return next(iter((*searched.risky, *searched.starved, *searched.nearest)), None)
 

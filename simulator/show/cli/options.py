@@ -2,7 +2,7 @@
 
 Options of a question's inputs follow from `scenario.inputs` and `scenario.layout`; a ranking takes sets of values
 (`--tp 1,2,4`) where an estimate takes one. `options.csv` lists the others by the groups that commands take of it,
-`commands.csv` the commands with what runs them, their texts and parameters, `helps.csv` other helps of options there.
+`commands.csv` the commands with what runs them, their texts and parameters, `_words.csv` other helps of options there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 import click
 
 from simulator.errors import InputError, not_one_of
-from simulator.files import read_rows, read_table
+from simulator.files import read_rows, read_table, read_words
 from simulator.late import Lazy, late_pattern
 from simulator.question.scenario.inputs import INPUTS, REQUIRED, TUNING_WORKLOAD, InputSetting
 from simulator.question.scenario.layout import SETTINGS
@@ -396,7 +396,7 @@ def command_texts() -> Mapping[str, Mapping[str, str]]:
 def parameters(command: str) -> list[click.Parameter]:
     """Return the parameters of a command, in order, with the helps that it has of its own."""
     params = [param for word in command_texts()[command]["parameters"].split() for param in _parameters(word)]
-    own = {row["option"]: row["help"] for row in read_table(__file__, "helps") if row["command"] == command}
+    own = read_words(f"helps of {command}")
     for param in params:
         if isinstance(param, click.Option) and param.name in own:
             param.help = own[param.name]
